@@ -12,7 +12,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 import yaml
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -47,53 +47,36 @@ NAMES = ("ann", "bob", "eve", "relay", "mover", "watcher")
 ORDERS, OTHER = "shop.orders", "shop.other"
 
 
-def granted_to(cluster: LocalCluster, *acls: AclBinding) -> None:
-    grant(cluster.cluster(Listener.PLAINTEXT), acls)
-
-
 def of_group(
     name: str, user: str, operation: AclOperation, permission: AclPermissionType = ALLOW
 ) -> AclBinding:
     return acl(name, user, operation, permission, kind=GROUP)
 
 
-def granted(cluster: LocalCluster) -> set[tuple[str, str, str, str, str]]:
+def granted(cluster: LocalCluster) -> set[tuple[str, ...]]:
     """Return every ACL on a topic, as an independent client sees it."""
     pattern, any_of = ResourcePatternType.ANY, (AclOperation.ANY, AclPermissionType.ANY)
     anything = AclBindingFilter(TOPIC, None, pattern, None, None, *any_of)
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     return {
         (
-            binding.name,
-            binding.resource_pattern_type.name,
-            binding.principal,
-            binding.operation.name,
-            binding.permission_type.name,
+            *(found.name, found.resource_pattern_type.name, found.principal),
+            *(found.operation.name, found.permission_type.name),
         )
-        for binding in admin.describe_acls(anything).result(150)
+        for found in admin.describe_acls(anything).result(150)
     }
 
 
 def may_read(cluster: LocalCluster, user: str, topic: str) -> bool:
     """Whether a consumer of the user sees the topic and gets its first record."""
-    known = client(
-        cluster.cluster(username=user),
-        group_id="readers",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )
-    consumer = Consumer(known)
-    try:
+    with consumers.consumer(cluster.cluster(username=user), "readers") as consumer:
         if topic not in consumer.list_topics(timeout=30).topics:
             return False
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         message = until(lambda: consumer.poll(1.0), f"{topic} read by {user}")
-    finally:
-        consumer.close()
-    assert (
-        message.error() is None or message.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    ), message.error()
-    return message.error() is None
+    error = message.error()
+    assert error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+    return error is None
 
 
 def may_write(cluster: LocalCluster, user: str, topic: str) -> bool:
@@ -111,26 +94,33 @@ class Guarded:
     """Two clusters where users need ACLs, and topics of which one has been copied."""
 
     def __init__(self, folder: Path) -> None:
-        users = dict.fromkeys(NAMES, PASSWORD)
+        self.folder = folder
+        options: dict[str, Any] = {
+            "listeners": (Listener.SASL_PLAINTEXT,),
+            "users": dict.fromkeys(NAMES, PASSWORD),
+            "authorizer": True,
+        }
         self.source, self.destination = (
-            LocalCluster(
-                name,
-                listeners=(Listener.SASL_PLAINTEXT,),
-                folder=folder / name,
-                users=users,
-                authorizer=True,
-            )
+            LocalCluster(name, folder=folder / name, **options)
             for name in ("source", "destination")
         )
-        self.folder = folder
+
+    @property
+    def here(self) -> Cluster:
+        """The source without authentication, where everybody may do everything."""
+        return self.source.cluster(Listener.PLAINTEXT)
+
+    @property
+    def there(self) -> Cluster:
+        return self.destination.cluster(Listener.PLAINTEXT)
 
     def start(self) -> None:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(LocalCluster.start, (self.source, self.destination)))
         for topic in (ORDERS, OTHER):
-            independent.create(self.source.cluster(Listener.PLAINTEXT), topic, 1, KEPT)
+            independent.create(self.here, topic, 1, KEPT)
             write(
-                self.source.cluster(Listener.PLAINTEXT),
+                self.here,
                 TopicPartition(topic, 0),
                 [Record(None, b"first")],
             )
@@ -152,8 +142,8 @@ class Guarded:
     ) -> dict[str, Any]:
         """The mirror's section of relay.yaml, by default without authentication."""
         return commands.mirror(
-            source or self.source.cluster(Listener.PLAINTEXT),
-            destination or self.destination.cluster(Listener.PLAINTEXT),
+            source or self.here,
+            destination or self.there,
             allow,
             topics={"rename": "copy.{topic}"},
         )
@@ -166,28 +156,25 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    both = Guarded(tmp_path_factory.mktemp("guarded"))
+    both, read = Guarded(tmp_path_factory.mktemp("guarded")), AclOperation.READ
     try:
         both.start()
-        granted_to(
-            both.source,
-            acl("shop.", "ann", AclOperation.READ, pattern=PREFIXED),
-            acl(ORDERS, "bob", AclOperation.ALL),
-            acl(ORDERS, "ann", AclOperation.WRITE),
-            acl("*", "*", AclOperation.READ),
-            acl("shop.o", "eve", AclOperation.READ, DENY, pattern=PREFIXED),
-            acl("elsewhere", "ann", AclOperation.READ),
+        grant(
+            both.here,
+            (
+                acl("shop.", "ann", read, pattern=PREFIXED),
+                acl(ORDERS, "bob", AclOperation.ALL),
+                acl(ORDERS, "ann", AclOperation.WRITE),
+                acl("*", "*", read),
+                acl("shop.o", "eve", read, DENY, pattern=PREFIXED),
+                acl("elsewhere", "ann", read),
+            ),
         )
-        for cluster in (both.source, both.destination):
-            granted_to(cluster, of_group("*", "*", AclOperation.READ))
-        independent.create(
-            both.destination.cluster(Listener.PLAINTEXT), "copy.shop.foreign", 1, KEPT
-        )
-        write(
-            both.destination.cluster(Listener.PLAINTEXT),
-            TopicPartition("copy.shop.foreign", 0),
-            [Record(None, b"theirs")],
-        )
+        for cluster in (both.here, both.there):
+            grant(cluster, [of_group("*", "*", read)])
+        foreign = TopicPartition("copy.shop.foreign", 0)
+        independent.create(both.there, foreign.topic, 1, KEPT)
+        write(both.there, foreign, [Record(None, b"theirs")])
         until(lambda: may_read(both.source, "bob", ORDERS), "the ACLs at the source")
         yield both
     finally:
@@ -204,12 +191,11 @@ def test_acls_reports_then_apply_grants_reading_only(
     assert main(command) == 0
     said = capsys.readouterr()
     assert "m: 4 ACLs missing; --apply creates them" in said.out
-    assert said.err.startswith(
-        f"warning: m: {copied} has no ACLs at the destination yet: "
-        "if its brokers have allow.everyone."
-    )
+    none = f"{copied} has no ACLs at the destination yet: if its brokers have allow.everyone."
+    assert said.err.startswith(f"warning: m: {none}")
     assert granted(guarded.destination) == before
-    assert not any(may_read(guarded.destination, user, copied) for user in ("ann", "bob", "eve"))
+    readers = "ann", "bob", "eve"
+    assert not any(may_read(guarded.destination, user, copied) for user in readers)
 
     assert main([*command, "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
@@ -239,21 +225,12 @@ def test_acls_reports_then_apply_grants_reading_only(
         (copied, "LITERAL", principal, operation, permission)
         for permission, operation, principal in expected
     }
-    assert [may_read(guarded.destination, user, copied) for user in ("ann", "bob", "eve")] == [
-        True,
-        True,
-        False,
-    ]
-    assert [may_read(guarded.source, user, ORDERS) for user in ("ann", "bob", "eve")] == [
-        True,
-        True,
-        False,
-    ]
-    assert [may_write(guarded.source, user, ORDERS) for user in ("ann", "bob")] == [True, True]
-    assert [may_write(guarded.destination, user, copied) for user in ("ann", "bob")] == [
-        False,
-        False,
-    ]
+    for cluster, topic, writes in (
+        (guarded.source, ORDERS, True),
+        (guarded.destination, copied, False),
+    ):
+        assert [may_read(cluster, user, topic) for user in readers] == [True, True, False]
+        assert [may_write(cluster, user, topic) for user in ("ann", "bob")] == [writes, writes]
     assert not may_read(guarded.destination, "ann", "copy.shop.foreign"), (
         "a prefix of the source opens nothing else"
     )
@@ -265,12 +242,15 @@ def test_acls_reports_then_apply_grants_reading_only(
 
 
 def test_a_missing_permission_is_named(
-    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+    guarded: Guarded, source_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error names the missing permission: Describe or Alter on the cluster, or AlterConfigs."""
+    """The error names the missing permission: Describe or Alter on the cluster, or AlterConfigs.
+
+    A cluster without an authorizer yields one line and no error, and no ACL is created.
+    """
     relay = guarded.destination.cluster(username="relay")
     everything = acl("*", "relay", AclOperation.DESCRIBE), acl("*", "relay", AclOperation.READ)
-    granted_to(guarded.destination, *everything)
+    grant(guarded.there, everything)
     until(lambda: may_read(guarded.destination, "relay", f"copy.{ORDERS}"), "the ACLs")
     assert main(guarded.config(destination=relay)) == 1
     line = capsys.readouterr().err
@@ -278,8 +258,8 @@ def test_a_missing_permission_is_named(
     assert line.endswith("; grant the user Describe on the cluster\n")
 
     describe = acl("kafka-cluster", "relay", AclOperation.DESCRIBE, kind=CLUSTER)
-    granted_to(guarded.destination, describe)
-    granted_to(guarded.source, acl(ORDERS, "ann", AclOperation.DESCRIBE_CONFIGS))
+    grant(guarded.there, [describe])
+    grant(guarded.here, [acl(ORDERS, "ann", AclOperation.DESCRIBE_CONFIGS)])
     command = guarded.config(destination=relay)
     until(lambda: main(command) == 0, "the ACLs")
     capsys.readouterr()
@@ -291,13 +271,8 @@ def test_a_missing_permission_is_named(
     )
     assert line.endswith("; grant the user Alter on the cluster\n")
 
-    configure(
-        guarded.source.cluster(Listener.PLAINTEXT),
-        ResourceType.TOPIC,
-        ORDERS,
-        retention_ms=7_000_000,
-    )
-    granted_to(guarded.destination, acl("*", "relay", AclOperation.DESCRIBE_CONFIGS))
+    configure(guarded.here, ResourceType.TOPIC, ORDERS, retention_ms=7_000_000)
+    grant(guarded.there, [acl("*", "relay", AclOperation.DESCRIBE_CONFIGS)])
     following = guarded.mirror(destination=relay)
     following["topics"] |= {"sync_configs": True}
     mirror = Mirror.model_validate(following)
@@ -310,22 +285,14 @@ def test_a_missing_permission_is_named(
         "known before a run"
     )
 
-
-def test_a_cluster_without_an_authorizer_is_reported(
-    guarded: Guarded, source_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A cluster without an authorizer yields one line and no error, and no ACL is created."""
     open_to_all = source_cluster.cluster()
     independent.create(open_to_all, ORDERS, 1, KEPT)
-    command = guarded.config(source=open_to_all)
     before = granted(guarded.destination)
-    assert main([*command, "--apply"]) == 0
+    assert main([*guarded.config(source=open_to_all), "--apply"]) == 0
     said = capsys.readouterr()
     address = open_to_all.bootstrap_servers[0]
-    assert said.out == (
-        f"m: one ({address}) has no authorizer: "
-        "everybody may do everything there, and no ACLs are copied\n"
-    )
+    nothing = "everybody may do everything there, and no ACLs are copied"
+    assert said.out == f"m: one ({address}) has no authorizer: {nothing}\n"
     assert said.err == ""
     assert granted(guarded.destination) == before
 
@@ -337,16 +304,15 @@ def test_groups_that_a_user_may_not_see_or_move_stop_no_other(
     at, copy = TopicPartition(ORDERS, 0), TopicPartition(f"copy.{ORDERS}", 0)
     read, see = AclOperation.READ, AclOperation.DESCRIBE
     for group in ("free", "fresh", "hidden", "unseen", "unmoved"):
-        consumers.commit(guarded.source.cluster(Listener.PLAINTEXT), group, at, 1)
+        consumers.commit(guarded.here, group, at, 1)
     users, own = ("mover", "watcher"), (checkpoint.TOPIC, ledger_topic.TOPIC)
-    granted_to(guarded.source, of_group("hidden", "mover", see, DENY))
-    granted_to(guarded.source, *(acl(ORDERS, user, read) for user in users))
-    granted_to(guarded.destination, of_group("unseen", "mover", see, DENY))
-    granted_to(guarded.destination, of_group("unmoved", "mover", read, DENY))
-    granted_to(guarded.destination, *(acl(topic, user, read) for topic in own for user in users))
-    granted_to(guarded.destination, acl(copy.topic, "watcher", see))
-    granted_to(guarded.destination, acl(copy.topic, "watcher", read, DENY))
-    granted_to(guarded.destination, acl(copy.topic, "mover", read))
+    grant(guarded.here, [of_group("hidden", "mover", see, DENY)])
+    grant(guarded.here, [acl(ORDERS, user, read) for user in users])
+    unseen = of_group("unseen", "mover", see, DENY), of_group("unmoved", "mover", read, DENY)
+    grant(guarded.there, unseen)
+    grant(guarded.there, [acl(topic, user, read) for topic in own for user in users])
+    grant(guarded.there, [acl(copy.topic, "watcher", see), acl(copy.topic, "mover", read)])
+    grant(guarded.there, [acl(copy.topic, "watcher", read, DENY)])
     until(lambda: may_read(guarded.source, "watcher", ORDERS), "the ACLs at the source")
     until(lambda: may_read(guarded.destination, "mover", copy.topic), "those at the destination")
 
@@ -385,5 +351,5 @@ def test_groups_that_a_user_may_not_see_or_move_stop_no_other(
         "unmoved": (Following.FAILS, why[-40:]),
         "unseen": (Following.FAILS, "; grant the user Describe on group unseen"[-40:]),
     }
-    there = guarded.destination.cluster(Listener.PLAINTEXT)
+    there = guarded.there
     assert consumers.committed(there, "fresh", copy)[0] == 2

@@ -16,7 +16,6 @@ from unittest.mock import patch
 import pytest
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic
@@ -33,6 +32,7 @@ from relay_pipelines.settings import Mirror as Settings
 from tests import copying
 from tests.copying import Clusters, Mirror, numbered
 from tests.support import commands, independent
+from tests.support.at_failpoint import at_failpoint
 from tests.support.compacted import COMPACTED
 from tests.support.independent import Record, configure, create, delete, settled_end, until, write
 
@@ -71,21 +71,18 @@ class OpenTransaction:
 def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransaction]:
     """Copy all while another transaction, begun just before our checkpoint, holds it back."""
     begun: list[OpenTransaction] = []
-
-    def failpoint(point: Failpoint) -> None:
-        if point is Failpoint.BEFORE_CHECKPOINT:
-            begun.append(OpenTransaction(mirror))
-
     with monkeypatch.context() as patched:
-        patched.setattr(transaction, "failpoint", failpoint)
+        point = Failpoint.BEFORE_CHECKPOINT
+        at_failpoint(patched, point, 1, lambda: begun.append(OpenTransaction(mirror)))
         assert mirror.try_copy(0, 10).status is Status.DONE
     assert len(begun) == 1
     with ClusterClient(mirror.destination, DestinationError) as client:
         home = home_of(mirror)
-        stable = client.list_offsets([home], LATEST, READ_COMMITTED)[home]
-        assert stable < client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home], (
-            "nothing is held back"
+        stable, end = (
+            client.list_offsets([home], LATEST, level)[home]
+            for level in (READ_COMMITTED, READ_UNCOMMITTED)
         )
+    assert stable < end, "nothing is held back"
     yield begun[0]
     begun[0].abort()
 
@@ -93,7 +90,7 @@ def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransa
 def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
     mirror: Mirror, held: OpenTransaction
 ) -> None:
-    """A reader of a committed checkpoint above the last stable offset waits, and then finds it."""
+    """Whoever reads a committed checkpoint that is held back waits; nothing is copied again."""
     found: list[int | None] = []
 
     def read_own() -> None:
@@ -101,24 +98,16 @@ def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
             own = copying.read_own(client, mirror.name, mirror.at, (None, 0))
             found.append(own.next_offset if own else None)
 
-    reading = threading.Thread(target=read_own)
-    reading.start()
-    reading.join(0.5)
-    assert reading.is_alive(), "it did not wait"
+    waiting = [threading.Thread(target=read_own)]
+    waiting.append(threading.Thread(target=mirror.try_copy, args=(0, 10)))
+    for thread in waiting:
+        thread.start()
+    waiting[0].join(0.5)
+    assert all(thread.is_alive() for thread in waiting), "it did not wait"
     held.abort()
-    reading.join(150)
+    for thread in waiting:
+        thread.join(150)
     assert found == [10]
-
-
-def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(
-    mirror: Mirror, held: OpenTransaction
-) -> None:
-    """A task whose own last checkpoint is held back does not copy the chunk again."""
-    second = threading.Thread(target=mirror.try_copy, args=(0, 10))
-    second.start()
-    second.join(0.5)
-    held.abort()
-    second.join(150)
     mirror.assert_equal()
     assert len(mirror.entries()) == 1
 
@@ -126,43 +115,59 @@ def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(
 @pytest.mark.newer_kafka
 def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
     """If the last stable offset stays held back too long, one line names all."""
-    held = OpenTransaction(mirror)
-    home = home_of(mirror)
+    held, home = OpenTransaction(mirror), home_of(mirror)
     impatient = CopyOptions(transaction_timeout_ms=100)
     with ClusterClient(mirror.destination, DestinationError, options=impatient) as client:
         end = client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home]
         with pytest.raises(DestinationError, match="has a transaction open for ") as caught:
             checkpoint.wait_until_stable(client, home, end)
     held.abort()
-    (found,) = re.findall(r"producer id \d+ with transactional id (\S+)", str(caught.value))
+    said = str(caught.value)
+    assert said.startswith(f"{home}: readers of committed records do not see")
+    (found,) = re.findall(r"producer id \d+ with transactional id (\S+)", said)
     assert found == f"other-{mirror.name}"
-    assert str(caught.value).startswith(f"{home}: readers of committed records do not see")
-    assert f"abort --topic {home.topic} --partition {home.partition} --start-offset " in str(
-        caught.value
-    )
+    where = f"--topic {home.topic} --partition {home.partition}"
+    assert f"abort {where} --start-offset " in said
 
 
-def test_the_driver_reads_the_same_checkpoint_as_the_task(mirror: Mirror) -> None:
-    """`read_all` returns the checkpoint that a task reads, and no checkpoint of another mirror."""
-    mirror.copy()
+def test_the_driver_reads_the_same_checkpoints_as_tasks(
+    sides: Clusters, mirror: Mirror, topic_name: str
+) -> None:
+    """The last one of each topic-partition of this mirror, among those of others and whatever."""
+    second = Mirror(*sides, f"{topic_name}-2", name=mirror.name)
+    longer = Mirror(*sides, f"{topic_name}-2", name=f"{mirror.name}-longer")
+    second.write(numbered(10))
+    for copied, end in ((mirror, 1), (mirror, 10), (second, 3), (longer, 7)):
+        copied.try_copy(0, end)
+    foreign = [Record(b"some/one/0", b"else")], [Record(b"some/one/0", None)]
+    write(mirror.destination, home_of(mirror), *foreign)
     with ClusterClient(mirror.destination, DestinationError) as client:
 
-        def read_all() -> bool:
-            mirror.known = (None, 0)
+        def read_all() -> checkpoint.CheckpointSnapshot | None:
+            # the markers of the last transaction may be a moment late
             stored = checkpoint.read_all(client, mirror.name)
-            mirror.known = (stored.checkpoints.get(mirror.at), stored.ends[home_of(mirror)])
-            return mirror.known[0] is not None
+            found = {at: each.next_offset for at, each in stored.checkpoints.items()}
+            return stored if found == {mirror.at: 10, second.at: 3} else None
 
-        until(
-            read_all, "the checkpoint"
-        )  # the markers of the last transaction may be a moment late
-        task = copying.read_own(client, mirror.name, mirror.at, (None, 0))
-        known = copying.read_own(client, mirror.name, mirror.at, mirror.known)
-        assert mirror.known[0] == task == known == mirror.checkpoint()
+        stored = until(read_all, "all checkpoints")
+        for each in (mirror, second):
+            each.known = stored.checkpoints[each.at], stored.ends[home_of(each)]
+            task = copying.read_own(client, each.name, each.at, (None, 0))
+            known = copying.read_own(client, each.name, each.at, each.known)
+            assert each.known[0] == task == known == each.checkpoint()
         assert checkpoint.read_all(client, "another-mirror").checkpoints == {}
     mirror.write(numbered(5, first=10))
     assert mirror.copy().records == 5
     mirror.assert_equal()
+
+
+def test_a_copy_refuses_a_checkpoint_of_another_version(mirror: Mirror) -> None:
+    """The range fails at once, and nothing is copied."""
+    key = checkpoint.key_of(mirror.name, mirror.at)
+    write(mirror.destination, home_of(mirror), [Record(key, b'{"version": 99}')])
+    outcome = mirror.try_copy(0, 10)
+    assert (outcome.error_kind, outcome.records) == ("UnsupportedError", 0)
+    assert "was written by a newer relay_pipelines than this one" in outcome.error
 
 
 @pytest.mark.parametrize("answer_bytes", [1 << 20, 4_000])

@@ -1,52 +1,42 @@
-"""A failed attempt leaves no trace: the next one resumes from the checkpoint."""
+"""A failed attempt leaves no trace, and one that was overtaken by a newer task commits nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
 import pytest
+from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.producer import InitProducerIdRequest
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import AbortableError, DestinationError, RelayError, SourceError
+from relay_pipelines.errors import (
+    AbortableError,
+    DestinationError,
+    FencedError,
+    RelayError,
+    SourceError,
+)
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.model import Status
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.model import Outcome, Status
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.producer import TransactionalProducer
 from tests.copying import KEPT, Clusters, Mirror, numbered, write_transaction
-from tests.support.independent import create, delete
+from tests.support.at_failpoint import at_failpoint
+from tests.support.independent import create, delete, until
+from tests.support.sleeping_clock import SleepingClock
 
 
 @pytest.fixture
 def mirror(sides: Clusters, topic_name: str) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
     return Mirror(*sides, topic_name)
-
-
-def fail_at(
-    monkeypatch: pytest.MonkeyPatch,
-    point: Failpoint,
-    number: int,
-    kind: type[RelayError],
-    clock: HurriedClock | None = None,
-) -> list[Failpoint]:
-    """Fail when the copy passes a failpoint for the n-th time, and hurry the clock after that.
-
-    Returns:
-        what has failed so far.
-    """
-    passes, failed = 0, []
-
-    def failpoint(reached: Failpoint) -> None:
-        nonlocal passes
-        passes += reached is point
-        if reached is point and passes == number:
-            if clock is not None:
-                clock.hurried = True
-            failed.append(reached)
-            raise kind("made to fail")
-
-    monkeypatch.setattr(transaction, "failpoint", failpoint)
-    return failed
 
 
 class HurriedClock(SystemClock):
@@ -59,6 +49,13 @@ class HurriedClock(SystemClock):
     def monotonic(self) -> float:
         self._ahead += self.hurried
         return super().monotonic() + self._ahead
+
+
+def fails(kind: type[RelayError], text: str = "made to fail") -> Callable[[], NoReturn]:
+    def happen() -> NoReturn:
+        raise kind(text)
+
+    return happen
 
 
 IN_A_CHUNK = [
@@ -86,18 +83,12 @@ def test_a_failed_attempt_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Wherever an attempt fails, the task retries, and every record arrives once and in order."""
-    mirror.write(
-        *(
-            numbered(10, size, first)
-            for first, size in ((0, 1000), (10, 20), (20, 20), (30, 1000), (40, 20))
-        )
-    )
-    failed = fail_at(monkeypatch, point, number, kind)
-    assert (
-        mirror.with_options(chunk_bytes=10_000, fetch_max_bytes=1000).try_copy().status
-        is Status.DONE
-    )
-    assert failed == [point]
+    for first, size in ((0, 1000), (10, 20), (20, 20), (30, 1000), (40, 20)):
+        mirror.write(numbered(10, size, first))
+    passed = at_failpoint(monkeypatch, point, number, fails(kind))
+    outcome = mirror.with_options(chunk_bytes=10_000, fetch_max_bytes=1000).try_copy()
+    assert outcome.status is Status.DONE
+    assert passed.count(point) >= number, "it has failed"
     mirror.assert_equal()
     mirror.assert_ledger_closes()
 
@@ -109,31 +100,22 @@ def test_a_fingerprint_is_only_taken_of_committed_records(
     write_transaction(mirror.source, mirror.at, numbered(10), commit=False)
     mirror.write(numbered(10, 1000, 10))
     clock = HurriedClock()
-    fail_at(monkeypatch, Failpoint.BEFORE_END_TXN, 1, DestinationError, clock)
+
+    def fail() -> NoReturn:
+        clock.hurried = True
+        raise DestinationError("made to fail")
+
+    at_failpoint(monkeypatch, Failpoint.BEFORE_END_TXN, 1, fail)
     mirror.with_options(chunk_ms=500, fetch_max_bytes=1)
     (outcome,) = copy_ranges(mirror.job, [mirror.range()], clock)
     assert (outcome.error, outcome.records) == ("", 10)
-    first, *_, last = [
-        checkpoint.from_record(record.value or b"") for record in mirror._own(checkpoint.TOPIC)
-    ]
+    stored = [checkpoint.from_record(each.value or b"") for each in mirror._own(checkpoint.TOPIC)]
+    first, *_, last = stored
     assert first.next_offset < 20
     assert first.fingerprint is None
     assert last.fingerprint is not None
     assert last.fingerprint.offset == 20
     mirror.assert_equal()
-
-
-class SleepingClock(SystemClock):
-    """A clock that advances only by sleeping, at once."""
-
-    def __init__(self) -> None:
-        self.slept = 0.0
-
-    def monotonic(self) -> float:
-        return self.slept
-
-    def sleep(self, seconds: float) -> None:
-        self.slept += seconds
 
 
 def test_give_up_after_counts_from_the_last_progress(
@@ -142,31 +124,28 @@ def test_give_up_after_counts_from_the_last_progress(
     """Only a range that makes no progress for `give_up_after` is given up."""
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 60, 10)))
     mirror.with_options(chunk_bytes=1, give_up_after_ms=1_000, backoff_min_ms=600)
-    clock, passes = SleepingClock(), 0
 
-    def every_other(point: Failpoint) -> None:
-        nonlocal passes
-        passes += point is Failpoint.BEFORE_END_TXN
-        if point is Failpoint.BEFORE_END_TXN and passes % 2:
-            raise DestinationError("made to fail")
+    def copied_to(end: int, fails_at: Callable[[int], bool]) -> tuple[Outcome, int, float]:
+        """Copy while some commits fail; return also their number, and what was waited."""
+        clock, passes = SleepingClock(), 0
 
-    monkeypatch.setattr(transaction, "failpoint", every_other)
-    (outcome,) = copy_ranges(mirror.job, [mirror.range(0, 50)], clock)
+        def failpoint(point: Failpoint) -> None:
+            nonlocal passes
+            passes += point is Failpoint.BEFORE_END_TXN
+            if point is Failpoint.BEFORE_END_TXN and fails_at(passes):
+                raise DestinationError("made to fail")
+
+        monkeypatch.setattr(transaction, "failpoint", failpoint)
+        (outcome,) = copy_ranges(mirror.job, [mirror.range(0, end)], clock)
+        return outcome, passes, sum(clock.waits)
+
+    outcome, _, slept = copied_to(50, lambda passes: passes % 2 == 1)
     assert outcome.status is Status.DONE
-    assert clock.slept > 1, "longer than it would wait without progress"
-    clock.slept, passes = 0.0, 0
-
-    def always(point: Failpoint) -> None:
-        nonlocal passes
-        if point is Failpoint.BEFORE_END_TXN:
-            passes += 1
-            raise DestinationError("made to fail")
-
-    monkeypatch.setattr(transaction, "failpoint", always)
-    (outcome,) = copy_ranges(mirror.job, [mirror.range(0, 60)], clock)
+    assert slept > 1, "longer than it would wait without progress"
+    outcome, passes, slept = copied_to(60, lambda _: True)
     facts = outcome.status, outcome.error, outcome.next_offset
     assert facts == (Status.FAILED, "made to fail", 50)
-    assert 1 <= clock.slept < 2, "attempts wait as well, for the transaction before"
+    assert 1 <= slept < 2, "attempts wait as well, for the transaction before"
     assert passes > 1
     assert len(mirror.copied()) == 50
 
@@ -198,3 +177,139 @@ def test_a_destination_topic_recreated_during_a_run_stops_it(
         copies = mirror.checkpoint().copies
         assert copies is not None
         assert client.topic(mirror.topic).topic_id != copies.topic_id
+
+
+WITNESS = checkpoint.home(checkpoint.TOPIC, b"any")
+
+
+def several_chunks(mirror: Mirror) -> None:
+    """Write a topic of several chunks."""
+    mirror.write(*(numbered(100, 100, first) for first in range(0, 1000, 100)))
+    mirror.with_options(chunk_bytes=20_000)
+
+
+def take_over(mirror: Mirror) -> None:
+    """Fence the older task, as a newer one does first."""
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        name = own_id(mirror.name, mirror.at)
+        TransactionalProducer(client, name, mirror.options, WITNESS).start()
+
+
+@pytest.mark.parametrize("point", IN_A_CHUNK)
+def test_an_overtaken_task_commits_nothing_more(
+    mirror: Mirror, point: Failpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a newer task takes over, the older one is fenced, and its open chunk is aborted."""
+    several_chunks(mirror)
+    with monkeypatch.context() as patched:
+        at_failpoint(patched, point, 2, lambda: take_over(mirror))
+        outcome = mirror.try_copy()
+    assert (outcome.status, outcome.error_kind) == (Status.FENCED, "FencedError")
+    assert "\n" not in outcome.error
+    assert outcome.next_offset < 1000
+    assert len(mirror.copied()) == outcome.records == outcome.next_offset
+    mirror.copy()
+    mirror.assert_equal()
+
+
+def test_an_overtaken_task_does_not_fence_the_newer_one(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry presents the old epoch, so it is refused and cannot fence the newer task."""
+    several_chunks(mirror)
+
+    def overtaken() -> NoReturn:
+        take_over(mirror)
+        raise DestinationError("the connection is lost")
+
+    with monkeypatch.context() as patched:
+        at_failpoint(patched, Failpoint.BEFORE_CHECKPOINT, 1, overtaken)
+        outcome = mirror.try_copy()
+    assert outcome.status is Status.FENCED
+    assert outcome.error.startswith(f"{mirror.at}: ")
+    assert mirror.copied() == []
+    mirror.copy()
+    mirror.assert_equal()
+
+
+def test_an_expired_producer_id_is_not_reused(
+    source_cluster: LocalCluster, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task whose producer id expired stops, because another task may own the id by now."""
+    settings = {
+        "transactional.id.expiration.ms": 3_000,
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 500,
+    }
+    with LocalCluster("forgetful", folder=tmp_path, config=settings) as forgetful:
+        mirror = Mirror(source_cluster.cluster(), forgetful.cluster(), topic_name)
+        mirror.with_options(chunk_bytes=1).write(numbered(10, 10_000), numbered(10, 10_000, 10))
+        name = own_id(mirror.name, mirror.at)
+
+        def idle() -> NoReturn:
+            until(lambda: not known(mirror, name), "the coordinator forgets the id")
+            raise DestinationError("the connection is lost")
+
+        with monkeypatch.context() as patched:
+            at_failpoint(patched, Failpoint.AFTER_END_TXN, 1, idle)
+            outcome = mirror.try_copy()
+        assert (outcome.status, outcome.error_kind) == (Status.FENCED, "FencedError")
+        mirror.known = (mirror.checkpoint(), 0)
+        mirror.copy()
+        mirror.assert_equal()
+
+
+def known(mirror: Mirror, transactional_id: str) -> bool:
+    """Whether the coordinator knows a transactional id."""
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        coordinator = client.coordinator(transactional_id)
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+        (found,) = client.call(coordinator, request, 0).transaction_states
+        return found.error_code == 0
+
+
+def test_an_overtaken_task_with_an_unanswered_commit_stops(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an unanswered commit, an epoch that is one higher means a takeover, not a timeout."""
+    several_chunks(mirror)
+    newer: list[TransactionalProducer] = []
+    end = TransactionalProducer._end
+
+    def lose(
+        producer: TransactionalProducer, *, committed: bool, expected: frozenset[int] = frozenset()
+    ) -> None:
+        end(producer, committed=committed, expected=expected)
+        if committed and not newer:
+            name = own_id(mirror.name, mirror.at)
+            newer.append(TransactionalProducer(client, name, mirror.options, WITNESS))
+            newer[0].start()
+            raise DestinationError("the connection is lost")
+
+    with (
+        ClusterClient(mirror.destination, DestinationError) as client,
+        monkeypatch.context() as patched,
+    ):
+        patched.setattr(TransactionalProducer, "_end", lose)
+        assert mirror.try_copy().status is Status.FENCED
+        newer[0].start()  # it still owns the id
+    mirror.copy()
+    mirror.assert_equal()
+
+
+def test_a_takeover_in_progress_is_fencing(mirror: Mirror) -> None:
+    """A takeover that waits for our transaction to be aborted is fencing, not a timeout of ours."""
+    name = own_id(mirror.name, mirror.at)
+    with (
+        ClusterClient(mirror.destination, DestinationError) as one,
+        ClusterClient(mirror.destination, DestinationError) as two,
+    ):
+        older = TransactionalProducer(one, name, mirror.options, WITNESS)
+        older.start()
+        older.add([mirror.at])
+        request = InitProducerIdRequest(
+            transactional_id=name, transaction_timeout_ms=20_000, producer_id=-1, producer_epoch=-1
+        )
+        concurrent_transactions = 51
+        assert two.call(two.coordinator(name), request, 4).error_code == concurrent_transactions
+        with pytest.raises(FencedError):
+            older.add([WITNESS])

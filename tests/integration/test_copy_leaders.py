@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import CopyOptions, Status, TopicPartition
+from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.metadata import Metadata
-from tests.copying import OPTIONS, Clusters, Mirror, numbered
+from tests.copying import OPTIONS, Mirror, numbered
+from tests.support.at_failpoint import at_failpoint
 from tests.support.independent import client, create, until
 
 PATIENT = replace(OPTIONS, give_up_after_ms=-1, request_timeout_ms=5000)
-
-
-@pytest.fixture
-def mirror(sides: Clusters, topic_name: str) -> Mirror:
-    """A topic of 30 batches and its copy."""
-    mirror = Mirror(*sides, topic_name)
-    mirror.write(*(numbered(10, 1000, first) for first in range(0, 300, 10)))
-    return mirror
-
-
-@pytest.fixture
-def at_point(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[Failpoint, int, Callable[[], object]], None]:
-    """Call a function when the copy passes a failpoint for the n-th time."""
-
-    def arrange(point: Failpoint, number: int, happen: Callable[[], object]) -> None:
-        passes = 0
-
-        def failpoint(reached: Failpoint) -> None:
-            nonlocal passes
-            passes += reached is point
-            if reached is point and passes == number:
-                happen()
-
-        monkeypatch.setattr(transaction, "failpoint", failpoint)
-
-    return arrange
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +54,7 @@ def in_three(three: LocalCluster, topic: str, options: CopyOptions = PATIENT) ->
 
 @pytest.mark.long
 def test_a_copy_survives_leaders_that_move(
-    three: LocalCluster, topic_name: str, at_point: Callable[..., None]
+    three: LocalCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy is complete although leaders are killed, and lead again, while it runs."""
     mirror = in_three(three, topic_name)
@@ -92,7 +63,7 @@ def test_a_copy_survives_leaders_that_move(
     ends = iter(range(150, 601, 150))
     for at in (mirror.at, mirror.to):
         leader = leader_of(three, at)
-        at_point(Failpoint.MID_CHUNK, 5, brokers[leader].kill)
+        at_failpoint(monkeypatch, Failpoint.MID_CHUNK, 5, brokers[leader].kill)
         end = next(ends)
         assert mirror.copy(0, end).next_offset == end
         assert leader_of(three, at) != leader
@@ -101,7 +72,7 @@ def test_a_copy_survives_leaders_that_move(
             brokers[leader].start()
             until(lambda: leader_of(three, at) == leader, "the preferred leader")
 
-        at_point(Failpoint.MID_CHUNK, 5, move_back)
+        at_failpoint(monkeypatch, Failpoint.MID_CHUNK, 5, move_back)
         end = next(ends)
         assert mirror.copy(0, end).next_offset == end
     mirror.assert_equal()
@@ -109,7 +80,7 @@ def test_a_copy_survives_leaders_that_move(
 
 @pytest.mark.long
 def test_a_copy_survives_a_restart_of_the_cluster(
-    three: LocalCluster, topic_name: str, at_point: Callable[..., None]
+    three: LocalCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same task completes the copy after all brokers were killed and started again."""
     mirror = in_three(three, topic_name)
@@ -122,24 +93,10 @@ def test_a_copy_survives_a_restart_of_the_cluster(
         for broker in three.brokers:
             broker.wait_until_serving()
 
-    at_point(Failpoint.BEFORE_END_TXN, 3, restart)
+    at_failpoint(monkeypatch, Failpoint.BEFORE_END_TXN, 3, restart)
     outcome = mirror.copy()
     assert outcome.next_offset == 600
     mirror.assert_equal()
-
-
-def test_an_unreachable_source_fails_after_give_up_after(mirror: Mirror) -> None:
-    """An unreachable source fails all ranges after one `give_up_after`, with one line each."""
-    away = replace(mirror.source, bootstrap_servers=("127.0.0.1:1",))
-    wanted = mirror.range()
-    mirror.source = away
-    outcomes = list(copy_ranges(mirror.with_options(give_up_after_ms=3_000).job, [wanted, wanted]))
-    assert [(outcome.status, outcome.error_kind) for outcome in outcomes] == [
-        (Status.FAILED, "SourceError")
-    ] * 2
-    assert "127.0.0.1:1" in outcomes[0].error
-    assert "\n" not in outcomes[0].error
-    assert not mirror.copied()
 
 
 def test_the_leaders_of_many_topics_are_asked_for_at_once(

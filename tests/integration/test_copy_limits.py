@@ -9,7 +9,7 @@ import pytest
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.model import OnRecordError, RecordPolicy, Status, TopicPartition
+from relay_pipelines.model import OnRecordError, Outcome, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from tests.copying import Clusters, Mirror, batches_of, numbered, records_of
 from tests.support.independent import Record, create, settled_end
@@ -41,25 +41,31 @@ def test_a_batch_that_is_too_large_is_split(
 
 
 def test_a_record_that_is_too_large_fails_the_range(mirror: Mirror) -> None:
-    """One line names record and setting; a higher limit lets the next copy complete the range."""
-    mirror.write(
-        numbered(10),
-        numbered(10, 100, 10),
-        [*numbered(3, first=20), Record(b"big", b"x" * 30_000), *numbered(3, first=23)],
-    )
+    """One line names record and setting; a higher limit lets the next copy complete the range.
+
+    A batch that the destination refuses, because its limit was lowered since, commits nothing.
+    """
+    last = [*numbered(3, first=20), Record(b"big", b"x" * 30_000), *numbered(3, first=23)]
+    mirror.write(numbered(10), numbered(10, 100, 10), last)
     mirror.copy(0, 10)
     outcome = mirror.try_copy(10)
-    facts = outcome.status, outcome.error_kind, outcome.next_offset
-    assert facts == (Status.FAILED, "RecordTooLargeError", 10)
+    assert_too_large(mirror, outcome)
     assert f"{mirror.at} at offset 23: " in outcome.error
     assert "max.message.bytes=20000" in outcome.error
+    mirror.destination_config["max.message.bytes"] = "40000"
+    assert_too_large(mirror, mirror.try_copy(10))
+    mirror.configure_copy(max_message_bytes=40_000)
+    assert mirror.copy(10).records == 17
+    mirror.assert_equal()
+
+
+def assert_too_large(mirror: Mirror, outcome: Outcome) -> None:
+    """Check that it has failed at 10, and left nothing behind."""
+    facts = outcome.status, outcome.error_kind, outcome.next_offset
+    assert facts == (Status.FAILED, "RecordTooLargeError", 10)
     assert "\n" not in outcome.error
     assert mirror.copied() == numbered(10)
     _assert_nothing_open(mirror)
-    mirror.configure_copy(max_message_bytes=40_000)
-    mirror.destination_config["max.message.bytes"] = "40000"
-    assert mirror.copy(10).records == 17
-    mirror.assert_equal()
 
 
 @pytest.mark.parametrize("beside", [0, 3], ids=["alone", "in a batch with others"])
@@ -107,19 +113,6 @@ def test_a_record_without_a_key_for_a_compacted_topic(
     (found,) = records_of(mirror.destination, quarantine)
     assert (found.key, found.value) == (None, records[25].value)
     mirror.assert_ledger_closes()
-
-
-def test_a_limit_lowered_after_planning_fails_the_range(mirror: Mirror) -> None:
-    """A batch that the destination refuses fails the range in one line, and commits nothing."""
-    mirror.write(numbered(10), numbered(30, 1000, 10))
-    mirror.configure_copy(max_message_bytes=10_000)
-    mirror.destination_config["max.message.bytes"] = "40000"
-    outcome = mirror.try_copy()
-    facts = outcome.status, outcome.error_kind, outcome.records
-    assert facts == (Status.FAILED, "RecordTooLargeError", 0)
-    assert "\n" not in outcome.error
-    assert not mirror.copied()
-    _assert_nothing_open(mirror)
 
 
 def _assert_nothing_open(mirror: Mirror) -> None:

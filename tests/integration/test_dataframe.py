@@ -29,7 +29,7 @@ from relay_pipelines.window_frame import windows_as_frame
 from tests.copying import Clusters, Mirror
 from tests.support import commands
 from tests.support.data_source import reading
-from tests.support.independent import CREATE_TIME, Record, create, delete, delete_before, write
+from tests.support.independent import CREATE_TIME, Record, create, delete_before, write
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
@@ -71,22 +71,12 @@ def spark(local_session: Any) -> Any:
     return local_session
 
 
-def test_a_second_session_registers_it_too(spark: Any) -> None:
-    """A notebook registers once more, and with a second session, while the first is active."""
-    spark.createDataFrame([(1,)], "one int")
-    register(spark)
-    other = spark.newSession()
-    register(other)
-    assert other.sparkContext._jvm.SparkSession.active().equals(other._jsparkSession)
-
-
 def streaming(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
     """Return a reader of the mirror's topic as a stream."""
-    settings = commands.mirror(copied.source, copied.destination, copied.topic)
-    config = commands.configured(folder, {copied.name: settings})
-    return spark.readStream.format("relay").options(
-        **{"config": str(config), "mirror": copied.name, "topic": copied.topic} | options
-    )
+    section = commands.mirror(copied.source, copied.destination, copied.topic)
+    config = commands.configured(folder, {copied.name: section})
+    named = {"config": str(config), "mirror": copied.name, "topic": copied.topic}
+    return spark.readStream.format("relay").options(**named | options)
 
 
 T = TypeVar("T")
@@ -107,9 +97,18 @@ def patiently(run: Callable[[], T]) -> T:
 
 
 def test_every_column_is_read(spark: Any, shared: Mirror, tmp_path: Path) -> None:
-    """All columns are as an independent client reads them."""
+    """All columns are as an independent client reads them.
+
+    A schema may name some of them in its own order, and SQL runs over it. A notebook registers once
+    more, and with a second session, while the first is active.
+    """
+    spark.createDataFrame([(1,)], "one int")
+    register(spark)
+    other = spark.newSession()
+    register(other)
+    assert other.sparkContext._jvm.SparkSession.active().equals(other._jsparkSession)
     assert reading(spark, shared, tmp_path).load().columns == list(COLUMNS)[:-1]
-    frame = reading(spark, shared, tmp_path, includeHeaders="true").load()
+    frame = reading(other, shared, tmp_path, includeHeaders="true").load()
     rows = frame.orderBy("offset").collect()
     assert [(row.key, row.value, row.offset) for row in rows] == [
         (record.key, record.value, number) for number, record in enumerate(shared.original())
@@ -124,10 +123,13 @@ def test_every_column_is_read(spark: Any, shared: Mirror, tmp_path: Path) -> Non
         "timestampType": 0,
         "headers": [{"key": "n", "value": bytearray(b"4")}],
     }
-    assert {
-        int(row.timestamp.timestamp() * 1000) - NOON_MS - row.offset * 60_000 for row in rows
-    } == {0}
+    times_ms = [int(row.timestamp.timestamp() * 1000) for row in rows]
+    assert times_ms == [NOON_MS + row.offset * 60_000 for row in rows]
     assert list(rows[0].asDict()) == list(COLUMNS)
+    frame = reading(spark, shared, tmp_path).schema("value binary, partition int").load()
+    assert frame.columns == ["value", "partition"]
+    assert frame.where("value like '%1%'").count() == 11
+    assert frame.where("value is null").count() == 1
 
 
 def test_either_side_and_any_range(spark: Any, shared: Mirror, tmp_path: Path) -> None:
@@ -146,10 +148,11 @@ def test_either_side_and_any_range(spark: Any, shared: Mirror, tmp_path: Path) -
     assert offsets(window="a-window", side="destination") == list(range(10))
 
 
-def test_filters_stay_with_spark(spark: Any) -> None:
+def test_filters_stay_with_spark(spark: Any, shared: Mirror, tmp_path: Path) -> None:
     """What one query pushes down, all queries of its DataFrame get in Spark 4.3, and miss rows.
 
-    If this fails, Spark has learned it: then the format may take filters, see ADR 39.
+    If this fails, Spark has learned it: then the format may take filters, see ADR 39. Our format
+    has all rows, whether or not a program lets other sources push filters down.
     """
 
     class Part(InputPartition):  # type: ignore[misc]  # in here: Spark pickles it by value
@@ -182,15 +185,6 @@ def test_filters_stay_with_spark(spark: Any) -> None:
         frame = spark.read.format("Source").load()
         assert frame.where("number < 5").count() == 5
         assert frame.count() == 5, "Spark 4.3 would have 20 rows if it kept the two queries apart"
-    finally:
-        spark.conf.unset(enabled)
-
-
-def test_filters_of_one_frame_do_not_meet(spark: Any, shared: Mirror, tmp_path: Path) -> None:
-    """Whether or not a program lets other sources push filters down, all rows are there."""
-    enabled = "spark.sql.python.filterPushdown.enabled"
-    spark.conf.set(enabled, "true")
-    try:
         frame = reading(spark, shared, tmp_path).schema("offset long").load()
         few, others = frame.where("offset < 5"), frame.where("offset >= 15")
         assert few.union(others).count() == 10
@@ -255,75 +249,13 @@ def test_the_ledger(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
     assert rows(topic="other") == rows(window="other") == []
 
 
-def test_only_selected_columns_are_read(spark: Any, shared: Mirror, tmp_path: Path) -> None:
-    """A schema may name some columns in its own order, and SQL runs over it."""
-    frame = reading(spark, shared, tmp_path).schema("value binary, partition int").load()
-    assert frame.columns == ["value", "partition"]
-    assert frame.where("value like '%1%'").count() == 11
-    assert frame.where("value is null").count() == 1
-
-
-@pytest.mark.long  # without Spark: test_dataframe_ranges
-def test_a_stream_stops_at_the_end_and_resumes(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
-    """Trigger.AvailableNow reads up to where the topic ends, in batches; the next one goes on."""
-
-    def read(**options: str) -> list[list[int]]:
-        return patiently(lambda: run(**options))
-
-    def run(**options: str) -> list[list[int]]:
-        """Run the query, and return the offsets of its micro-batches."""
-        batches: list[list[int]] = []
-        found = streaming(spark, mirror, tmp_path, **options).schema("offset long").load()
-        query = (
-            found.writeStream.foreachBatch(
-                lambda frame, _: batches.append(sorted(row.offset for row in frame.collect()))
-            )
-            .option("checkpointLocation", str(tmp_path / "query"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(60)
-        return batches
-
-    numbers = list(range(20))
-    assert read(start="3", max_offsets="8") == [numbers[3:11], numbers[11:19], numbers[19:]]
-    assert read(maxOffsetsPerTrigger="8") == []
-    mirror.write([Record(b"k", b"later")])
-    assert read() == [[20]]
-
-    at = TopicPartition(mirror.topic, 0)
-    delete_before(mirror.source, at, 21)
-    mirror.write([Record(b"k", b"newest")])
-    assert read() == [[21]], "what was read may be deleted"
-    mirror.write([Record(b"k", b"lost"), Record(b"k", b"kept")])
-    delete_before(mirror.source, at, 23)
-    with pytest.raises(Exception, match="offsets 22 to 23 are gone: retention deleted them before"):
-        read()
-
-
-@pytest.mark.long  # without Spark: test_dataframe_ranges
-def test_a_stream_does_not_go_on_in_a_topic_of_the_same_name(
-    spark: Any, mirror: Mirror, tmp_path: Path
-) -> None:
-    """Its offsets are those of other records, however many it has."""
-
-    def run() -> None:
-        found = streaming(spark, mirror, tmp_path).schema("offset long").load()
-        query = found.writeStream.format("noop").trigger(availableNow=True)
-        query.option("checkpointLocation", str(tmp_path / "query")).start().awaitTermination(60)
-
-    patiently(run)
-    delete(mirror.source, mirror.topic)
-    create(mirror.source, mirror.topic, 1)
-    mirror.write([Record(b"k", b"%d" % number) for number in range(30)])
-    with pytest.raises(Exception, match=f"topic {mirror.topic} was created again since the stream"):
-        patiently(run)
-
-
 def test_a_stream_of_several_topics_resumes(
     spark: Any, shared: Mirror, tmp_path: Path, topic_name: str
 ) -> None:
-    """The checkpoint has offsets by topic and partition; what it has is not read again."""
+    """The checkpoint has offsets by topic and partition; what it has is not read again.
+
+    It reads in batches up to where the topics end. There is none of the ledger.
+    """
     create(shared.source, topic_name, 2)
 
     def write_at(partition: int, count: int) -> None:
@@ -332,16 +264,11 @@ def test_a_stream_of_several_topics_resumes(
     def read() -> list[tuple[str, int, int]]:
         rows: list[tuple[str, int, int]] = []
         options = {"topic": f"{shared.topic},{topic_name}", "max_offsets": "15"}
-        found = streaming(spark, shared, tmp_path, **options)
-        query = (
-            found.schema("topic string, partition int, offset long")
-            .load()
-            .writeStream.foreachBatch(lambda frame, _: rows.extend(map(tuple, frame.collect())))
-            .option("checkpointLocation", str(tmp_path / "query"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(60)
+        frame = streaming(spark, shared, tmp_path, **options)
+        found = frame.schema("topic string, partition int, offset long").load()
+        query = found.writeStream.trigger(availableNow=True)
+        query.foreachBatch(lambda frame, _: rows.extend(map(tuple, frame.collect())))
+        query.option("checkpointLocation", str(tmp_path / "query")).start().awaitTermination(60)
         return sorted(rows)
 
     write_at(0, 3)
@@ -351,15 +278,11 @@ def test_a_stream_of_several_topics_resumes(
     write_at(1, 2)
     assert patiently(read) == [(topic_name, 0, 3), (topic_name, 1, 0), (topic_name, 1, 1)]
 
-
-@pytest.mark.long  # without Spark: test_dataframe_ranges
-def test_a_stream_of_the_destination(spark: Any, shared: Mirror, tmp_path: Path) -> None:
-    """It reads what is committed; offsets of transaction markers have no records."""
-    found = streaming(spark, shared, tmp_path, side="destination").load()
-    query = found.writeStream.format("memory").queryName("copies").trigger(availableNow=True)
-    patiently(lambda: query.start().awaitTermination(60))
-    copies = sorted(spark.table("copies").collect(), key=lambda row: row.offset)
-    assert [row.value for row in copies] == [record.value for record in shared.original()[:10]]
+    found = streaming(spark, shared, tmp_path, what="ledger").load()
+    query = found.writeStream.format("noop").trigger(availableNow=True)
+    line = "a stream of the format relay has no ledger; read it with spark.read"
+    with pytest.raises(PySparkException, match=line):
+        patiently(lambda: query.start().awaitTermination(60))
 
 
 @pytest.mark.parametrize(
@@ -382,11 +305,3 @@ def test_what_is_wrong_is_in_sparks_error(
     frame = reading(spark, shared, tmp_path, **options)
     with pytest.raises(Exception, match=re.escape(line)):
         (frame.schema(schema) if schema else frame).load().count()
-
-
-def test_a_stream_of_the_ledger_is_refused(spark: Any, shared: Mirror, tmp_path: Path) -> None:
-    found = streaming(spark, shared, tmp_path, what="ledger").load()
-    query = found.writeStream.format("noop").trigger(availableNow=True)
-    line = "a stream of the format relay has no ledger; read it with spark.read"
-    with pytest.raises(PySparkException, match=line):
-        patiently(lambda: query.start().awaitTermination(60))

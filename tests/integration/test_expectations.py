@@ -22,6 +22,7 @@ from tests.support.commands import configured, error_line, relay_here
 from tests.support.independent import CREATE_TIME, Record, delete_before, write
 
 DAY_MS = 86_400_000
+IN_SET = "expect_column_values_to_be_in_set_key"
 CARD = b'{"amount": 2.5, "card": "4000123412341234"}'
 ODD: dict[int, dict[str, Any]] = {
     3: {"key": None},
@@ -39,12 +40,10 @@ def records(now_ms: int) -> list[Record]:
     """Twenty records; one is three days old."""
     made = []
     for number in range(20):
-        fields: dict[str, Any] = {
-            "key": b"k%d" % number,
-            "value": b'{"amount": %d.5}' % number,
-        } | ODD.get(number, {})
+        usual = {"key": b"k%d" % number, "value": b'{"amount": %d.5}' % number}
         at_ms = now_ms - 3 * DAY_MS if number == 17 else now_ms
-        made.append(Record(fields["key"], fields["value"], (), (CREATE_TIME, at_ms)))
+        own = usual | ODD.get(number, {})
+        made.append(Record(own["key"], own["value"], (), (CREATE_TIME, at_ms)))
     return made
 
 
@@ -95,27 +94,36 @@ def failing(results: dict[str, Result]) -> dict[str, list[int]]:
 
 
 def test_what_each_word_finds(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
-    """Each word finds its records and no other, and a faulty expectation fails alone."""
-    results = found(
-        mirror,
-        tmp_path,
-        local_session,
-        [
-            "keys_not_null",
-            "json_parses",
-            {"timestamps_within": "2d"},
-            {"size_below": "4KiB"},
-            {"schema": {"amount": "double", "card": "string"}},
-            {"no_pii": ["[0-9]{16}", "^nobody$"]},
-            {"ExpectColumnMaxToBeBetween": {"column": "amount", "max_value": 999}},
-            {"expect_column_values_to_be_between": {"column": "partition", "min_value": 0}},
-            {"expect_table_row_count_to_equal": {"value": 20}, "side": "source"},
-            {"expect_column_values_to_match_regex": {"column": "key", "regex": "k[0-9"}},
-            {"expect_column_to_exist": {"column": "missing"}},
-            {"expect_column_values_to_be_unique": {"column": "missing"}, "name": "unique"},
-            {"expect_column_mean_to_be_between": {"column": "size", "mini": 1}},
-        ],
-    )
+    """Each word finds its records and no other, and a faulty expectation fails alone.
+
+    Records of others at the destination, among and after the copies, are not the window's. A sample
+    is limited and cut.
+    """
+    foreign = [Record(None, b"foreign, %d" % number) for number in range(7)]
+    write_transaction(mirror.destination, mirror.at, foreign)
+    mirror.write([Record(b"k20", b'{"amount": 1.5}', (), (CREATE_TIME, SystemClock().now_ms()))])
+    mirror.copy(20)
+    write(mirror.destination, mirror.at, [Record(None, b"foreign, last")])
+    count = "expect_table_row_count_to_equal"
+    wanted = [
+        "keys_not_null",
+        "json_parses",
+        {"timestamps_within": "2d"},
+        {"size_below": "4KiB"},
+        {"schema": {"amount": "double", "card": "string"}},
+        {"no_pii": ["[0-9]{16}", "^nobody$", "foreign"]},
+        {"ExpectColumnMaxToBeBetween": {"column": "amount", "max_value": 999}},
+        {"expect_column_values_to_be_between": {"column": "partition", "min_value": 0}},
+        {count: {"value": 20}, "name": "there"},
+        {count: {"value": 20}, "name": "at_source", "side": "source"},
+        {count: {"value": 19}, "side": "source"},
+        {"expect_column_values_to_match_regex": {"column": "key", "regex": "k[0-9"}},
+        {"expect_column_values_to_be_in_set": {"column": "key", "value_set": ["k1"]}},
+        {"expect_column_to_exist": {"column": "missing"}},
+        {"expect_column_values_to_be_unique": {"column": "missing"}, "name": "unique"},
+        {"expect_column_mean_to_be_between": {"column": "size", "mini": 1}},
+    ]
+    results = found(mirror, tmp_path, local_session, wanted, expectation_sample={"rows": 3})
 
     assert failing(results) == {
         "keys_not_null": [2],
@@ -125,68 +133,31 @@ def test_what_each_word_finds(local_session: Any, mirror: Mirror, tmp_path: Path
         "schema": [4, 6, 14],
         "no_pii": [8],
         "expect_column_max_to_be_between_amount": [],
-        "expect_table_row_count_to_equal": [],
+        count: [],
         "expect_column_values_to_match_regex_key": [],
+        IN_SET: [1, 3, 4],
         "expect_column_to_exist_missing": [],
         "unique": [],
         "expect_column_mean_to_be_between_size": [],
     }
-    assert results["json_parses"].failing == 2
-    assert results["json_parses"].records == 19
+    assert (results["json_parses"].failing, results["json_parses"].records) == (2, 20)
+    assert [row["key"] for row in results[IN_SET].sample] == ["k2", "k4", "k5"]
+    assert len(str(results["size_below"].sample[0]["value"])) < 100
+    assert results[count].what == "not met; observed: 20"
+    assert "4000" not in str(results["no_pii"])
 
 
 def test_values_can_be_hidden(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
-    """A sample is limited and cut; what people may not see is in no result, nor in an error."""
-    expectations = [
-        {"size_below": "4KiB"},
-        {"no_pii": ["[0-9]{16}"]},
-        {"expect_column_values_to_be_in_set": {"column": "key", "value_set": ["k1"]}},
-        {"expect_table_row_count_to_equal": {"value": 3}},
-    ]
-    shown = found(mirror, tmp_path, local_session, expectations, expectation_sample={"rows": 2})
-    hidden = found(
-        mirror, tmp_path, local_session, expectations, expectation_sample={"values": False}
-    )
-
-    in_set = "expect_column_values_to_be_in_set_key"
-    assert [row["key"] for row in shown[in_set].sample] == ["k2", "k4"]
-    assert len(str(shown["size_below"].sample[0]["value"])) < 100
-    assert shown["expect_table_row_count_to_equal"].what == "not met; observed: 19"
+    """What people may not see is in no result, nor in an error."""
+    count = {"expect_table_row_count_to_equal": {"value": 3}}
+    in_set = {"expect_column_values_to_be_in_set": {"column": "key", "value_set": ["k1"]}}
+    wanted = [{"size_below": "4KiB"}, {"no_pii": ["[0-9]{16}"]}, in_set, count]
+    hidden = found(mirror, tmp_path, local_session, wanted, expectation_sample={"values": False})
     assert hidden["expect_table_row_count_to_equal"].what == "not met"
-    assert "4000" not in str(shown["no_pii"])
-    assert len(hidden[in_set].sample) == 5
-    assert {name for result in hidden.values() for row in result.sample for name in row} == {
-        "partition",
-        "offset",
-    }
+    assert len(hidden[IN_SET].sample) == 5
+    names = {name for result in hidden.values() for row in result.sample for name in row}
+    assert names == {"partition", "offset"}
     assert not any(result.passed for result in hidden.values())
-
-
-def test_only_the_chunks_are_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
-    """Records of others at the destination are not the window's."""
-    write_transaction(
-        mirror.destination,
-        mirror.at,
-        [Record(None, b"foreign, %d" % number) for number in range(7)],
-    )
-    mirror.write([Record(b"k20", b"{}")])
-    mirror.copy(20)
-    write(mirror.destination, mirror.at, [Record(None, b"foreign, last")])
-    count = {"expect_table_row_count_to_equal": {"value": 20}}
-    wanted = [
-        count | {"name": "there"},
-        count | {"name": "at_source", "side": "source"},
-        {"no_pii": ["foreign"]},
-        "keys_not_null",
-    ]
-
-    results = found(mirror, tmp_path, local_session, wanted)
-
-    assert failing(results) == {"keys_not_null": [2]}
-    frame = local_session.read.format("relay").options(
-        config=str(config_of(mirror, tmp_path, [])), topic=mirror.topic, window="a-window"
-    )
-    assert frame.option("side", "destination").load().count() == 20
 
 
 def test_what_is_gone_is_not_validated(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
@@ -204,17 +175,14 @@ def test_what_is_gone_is_not_validated(local_session: Any, mirror: Mirror, tmp_p
         results = found(mirror, tmp_path, local_session, wanted, replace(window, entries=entries))
         assert len(results) == 2
         for side, each in results.items():
-            assert each.what.startswith(
-                f"not known: the {side} holds {line} records of the chunks that the ledger has"
-            )
+            known = f"not known: the {side} holds {line} records of the chunks that the ledger has"
+            assert each.what.startswith(known)
 
     for cluster in (mirror.source, mirror.destination):
         delete_before(cluster, mirror.at, 9)
-    results = found(mirror, tmp_path, local_session, wanted)
-    assert not any(each.passed for each in results.values())
-    assert all(
-        "no longer has the records before offset 9" in each.what for each in results.values()
-    )
+    gone = "no longer has the records before offset 9"
+    for each in found(mirror, tmp_path, local_session, wanted).values():
+        assert (each.passed, gone in each.what) == (False, True)
 
 
 def test_silence_is_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:

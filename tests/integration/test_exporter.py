@@ -41,15 +41,10 @@ class Watched:
         records = [Record(None, b"%d" % n, (), (CREATE_TIME, old_ms)) for n in range(10)]
         self.mirror.write(*([record] for record in records))
         self.mirror.copy(0, 6)
+        there, soon = destination.cluster(), {"request_timeout": "2s"}
         self.mirrors = {
-            self.mirror.name: mirror(source.cluster(), destination.cluster(), name),
-            "away": mirror(
-                own.cluster(),
-                destination.cluster(),
-                self.away,
-                give_up_after="1s",
-                copy={"request_timeout": "2s"},
-            ),
+            self.mirror.name: mirror(source.cluster(), there, name),
+            "away": mirror(own.cluster(), there, self.away, give_up_after="1s", copy=soon),
         }
 
     @property
@@ -170,62 +165,57 @@ def test_a_relay_yaml_that_changes(watched: Watched, tmp_path: Path) -> None:
         assert any("quarantine" in line for line in exporter.stderr)
 
 
-class TestWatch:
-    """`relay status --watch`."""
+def test_watching_in_a_terminal(watched: Watched, tmp_path: Path) -> None:
+    """The table changes in place, and Ctrl-C leaves a terminal that is as before."""
+    name = watched.mirror.name
+    config = configured(tmp_path, watched.mirrors)
+    process, terminal = in_a_terminal(config, "status", "-m", name, "--watch", "--every", "1s")
+    terminal.until(r"waiting +4 records, the oldest [5-9] min \d+ s old")
+    terminal.until(r"all topics +4 +[5-9] min \d+ s +0 +0 +falling behind")
+    watched.mirror.copy(6)
+    terminal.until(r"all topics +0 +- +\d+ +0 +- +20\d\d-")
+    os.write(terminal.descriptor, b"\x03")
+    terminal.until("stopped")
+    assert process.wait(150) == 0
+    terminal.until_closed()
+    assert "Traceback" not in terminal.text
+    hidden, shown = (terminal._drawn.rfind(b"\x1b[?25" + end) for end in (b"l", b"h"))
+    assert hidden < shown, "the cursor is visible again"
 
-    def test_in_a_terminal(self, watched: Watched, tmp_path: Path) -> None:
-        """The table changes in place, and Ctrl-C leaves a terminal that is as before."""
-        name = watched.mirror.name
-        config = configured(tmp_path, watched.mirrors)
-        process, terminal = in_a_terminal(config, "status", "-m", name, "--watch", "--every", "1s")
-        terminal.until(r"waiting +4 records, the oldest [5-9] min \d+ s old")
-        terminal.until(r"all topics +4 +[5-9] min \d+ s +0 +0 +falling behind")
-        watched.mirror.copy(6)
-        terminal.until(r"all topics +0 +- +\d+ +0 +- +20\d\d-")
-        os.write(terminal.descriptor, b"\x03")
-        terminal.until("stopped")
-        assert process.wait(150) == 0
-        terminal.until_closed()
-        assert "Traceback" not in terminal.text
-        hidden, shown = (terminal._drawn.rfind(b"\x1b[?25" + end) for end in (b"l", b"h"))
-        assert hidden < shown, "the cursor is visible again"
 
-    def test_elsewhere(self, watched: Watched, tmp_path: Path) -> None:
-        """There is a line per mirror and look, or JSON; an outage is its last error."""
-        watched.own.brokers[0].kill()
-        name = watched.mirror.name
-        config = configured(tmp_path, watched.mirrors)
-        time_ = r"20\S+Z"
-        away, here = self.lines(config, 2)
-        assert re.fullmatch(rf"{time_} away: unknown since {time_}: .* cannot be reached: .*", away)
-        assert re.fullmatch(
-            rf"{time_} {name}: (not )?copying; waiting: 4 records, the oldest [5-9] min \d+ s old;"
-            " copied 0/s, new at the source 0/s; falling behind",
-            here,
-        )
-        (line,) = self.lines(config, 1, "--json")
-        documents = {found["mirror"]: found for found in json.loads(line)["mirrors"]}
-        found = documents[name]
-        assert (found["lag_records"], found["error"]) == (4, None)
-        assert found["state"] in {"copying", "not copying"}, "a minute after the last commit"
-        assert AGE_SECONDS <= found["lag_seconds"] <= watched.age_seconds
-        assert (found["copy_rate"], found["seconds_left"]) == (0.0, None)
-        assert documents["away"]["state"] == "unknown"
-        assert "cannot be reached" in documents["away"]["error"]
-        watched.own.brokers[0].launch()
-        watched.own.brokers[0].wait_until_serving()
+def test_watching_elsewhere(watched: Watched, tmp_path: Path) -> None:
+    """There is a line per mirror and look, or JSON; an outage is its last error."""
+    watched.own.brokers[0].kill()
+    name = watched.mirror.name
+    config = configured(tmp_path, watched.mirrors)
+    time_ = r"20\S+Z"
+    away, here = lines(config, 2)
+    assert re.fullmatch(rf"{time_} away: unknown since {time_}: .* cannot be reached: .*", away)
+    assert re.fullmatch(
+        rf"{time_} {name}: (not )?copying; waiting: 4 records, the oldest [5-9] min \d+ s old;"
+        " copied 0/s, new at the source 0/s; falling behind",
+        here,
+    )
+    (line,) = lines(config, 1, "--json")
+    documents = {found["mirror"]: found for found in json.loads(line)["mirrors"]}
+    found = documents[name]
+    assert (found["lag_records"], found["error"]) == (4, None)
+    assert found["state"] in {"copying", "not copying"}, "a minute after the last commit"
+    assert AGE_SECONDS <= found["lag_seconds"] <= watched.age_seconds
+    assert (found["copy_rate"], found["seconds_left"]) == (0.0, None)
+    assert documents["away"]["state"] == "unknown"
+    assert "cannot be reached" in documents["away"]["error"]
+    watched.own.brokers[0].launch()
+    watched.own.brokers[0].wait_until_serving()
 
-    def lines(self, config: Path, count: int, *options: str) -> list[str]:
-        """The first lines that it prints; SIGINT ends it with 0."""
-        process = subprocess.Popen(
-            [RELAY, "-c", config, "status", "--watch", "--every", "1s", *options],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
+
+def lines(config: Path, count: int, *options: str) -> list[str]:
+    """The first lines of `relay status --watch`; SIGINT ends it with 0."""
+    command = [str(RELAY), "-c", str(config), "status", "--watch", "--every", "1s", *options]
+    with subprocess.Popen(command, stdout=-1, text=True, env=environment()) as process:
         assert process.stdout is not None
         found = [process.stdout.readline().rstrip("\n") for _ in range(count)]
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=150)
-        assert process.returncode == 0
-        return found
+    assert process.returncode == 0
+    return found

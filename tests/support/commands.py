@@ -18,7 +18,6 @@ from relay_pipelines.cli import main
 from relay_pipelines.model import Cluster
 
 RELAY = Path(sys.executable).parent / "relay"
-SOON = 20.0  # seconds, in which a signal ends a command, on a machine that is busy with other tests
 
 
 def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
