@@ -98,7 +98,7 @@ def test_a_run_copies_everything_and_reports_it(copied: Copied) -> None:
     assert COPIED_LINE.search(copied.stderr), copied.stderr
     row = rf"^ ?{copied.plain} +3,000 .* 0 +one"
     assert re.search(row, copied.stdout, re.MULTILINE), copied.stdout
-    assert re.search(r"^ ?total +100 ", copied.stdout, re.MULTILINE)
+    assert re.search(rf"^ ?{copied.trimmed} +100 ", copied.stdout, re.MULTILINE)
     assert "\x1b" not in copied.stdout + copied.stderr
     own = "plain: ", "damaged: "
     assert [line for line in copied.stderr.splitlines() if not line.startswith(own)] == []

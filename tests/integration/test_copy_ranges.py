@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import DestinationError
+from relay_pipelines.errors import DestinationError, SourceError
 from relay_pipelines.ledger.checkpoint import TOPIC, home, key_of, read_all
+from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.metadata import Metadata
 from tests.contract.interleaved_transactions import InterleavedTransactions
 from tests.copying import KEPT, Clusters, Mirror, batches_of, numbered, write_transaction
 from tests.support.independent import create, delete_before, put, read, settled_end, transactional
@@ -203,3 +206,25 @@ def test_an_aborted_chunk_leaves_the_copies_where_they_are(mirror: Mirror) -> No
     assert mirror.checkpoint().copies == before.copies
     mirror.write(numbered(5, first=50))
     assert mirror.copy(16).records == 5
+
+
+def test_the_leaders_of_many_topics_are_asked_for_at_once(
+    source_cluster: LocalCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that knows none of the topics sends one question, not one for each of them."""
+    topics = [f"{topic_name}-{number}" for number in range(5)]
+    for topic in topics:
+        create(source_cluster.cluster(), topic, 2)
+    asked: list[object] = []
+    real = ClusterClient.metadata
+
+    def counted(self: ClusterClient, names: Sequence[str] | None = None) -> Metadata:
+        asked.append(names)
+        return real(self, names)
+
+    monkeypatch.setattr(ClusterClient, "metadata", counted)
+    wanted = [TopicPartition(topic, number) for topic in topics for number in range(2)]
+    with ClusterClient(source_cluster.cluster(), SourceError) as of_source:
+        ends = of_source.list_offsets(iter(wanted), LATEST, READ_COMMITTED)
+    assert ends == dict.fromkeys(wanted, 0)
+    assert asked == [topics]

@@ -125,8 +125,8 @@ def followed(sides: Clusters, topic_name: str) -> Followed:
 
 def described_configs(cluster: Cluster, topic: str) -> dict[str, Any]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    described = AdminClient(client(cluster)).describe_configs([resource])
-    return dict(described[resource].result(150))
+    admin = AdminClient(client(cluster))
+    return dict(admin.describe_configs([resource])[resource].result(150))
 
 
 def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
@@ -152,7 +152,8 @@ def configure_brokers(
     ]
     kind = ResourceType.BROKER
     resources = [ConfigResource(kind, each, incremental_configs=entries) for each in brokers]
-    for altered in AdminClient(client(cluster)).incremental_alter_configs(resources).values():
+    admin = AdminClient(client(cluster))
+    for altered in admin.incremental_alter_configs(resources).values():
         altered.result(30)
 
 

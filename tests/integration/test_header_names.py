@@ -157,6 +157,7 @@ def test_what_a_filter_sees(mirror: Mirror, folder: Path) -> None:
     assert copied(mirror) == without_odd()
     assert quarantined(mirror) == in_quarantine()
     header_names.write(mirror.source, mirror.at, numbered(0, 40))
+    mirror.known = (mirror.checkpoint(), 0)  # another policy takes over from what a driver has seen
     keeping = RecordPolicy(filters=(ClassSpec("name_filters:Named", folder=str(folder)),))
     assert copy(mirror, keeping).status is Status.DONE
     kept = [n for n in range(40) if n % 2 == 0 or n in ODD]
@@ -197,6 +198,7 @@ def test_names_made_by_sql(local_session: Any, mirror: Mirror) -> None:
     assert copy_rows(local_session, mirror, renamed, 3).error == ""
     three = [(("61ff", b"%d" % number),) for number in range(3)]
     assert [record.headers for record in copied(mirror)] == three
+    mirror.known = (mirror.checkpoint(), 0)  # another policy takes over from what a driver has seen
     assert copy_rows(local_session, mirror, RecordPolicy(where="offset % 2 = 1")).error == ""
     assert copied(mirror)[3:] == numbered(3, 40)[::2]
 

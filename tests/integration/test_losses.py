@@ -312,16 +312,21 @@ def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None
 def test_neither_clocks_nor_other_topics_hide_a_loss(copied: Copied) -> None:
     """The last chunk was copied on a machine whose clock is an hour behind.
 
-    After the loss of all checkpoints, another lane has copied, or accepted its own losses.
+    After the loss of all checkpoints, another lane has copied, or accepted its own losses. A
+    tombstone alone loses none, while an earlier value is there.
     """
 
     class Behind(SystemClock):
         def now_ms(self) -> int:
             return super().now_ms() - 3_600_000
 
+    key = checkpoint.key_of(copied.name, copied.at)
+    write(copied.destination, checkpoint.home(checkpoint.TOPIC, key), [Record(key, None)])
     copied.write(10, 5)
     job = CopyJob(copied.name, "run", copied.source, copied.destination)
-    (outcome,) = copy_ranges(job, run_plan.plan(copied.snapshot()).ranges, Behind())
+    ranges = run_plan.plan(copied.snapshot()).ranges
+    assert [each.source.start for each in ranges] == [10]
+    (outcome,) = copy_ranges(job, ranges, Behind())
     assert (outcome.error, outcome.next_offset) == ("", 15)
     delete(copied.destination, checkpoint.TOPIC)
     create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)

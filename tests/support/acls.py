@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -15,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from relay_pipelines.model import Cluster
-from tests.support.independent import client
+from tests.support.independent import client, producer
 
 TOPIC, GROUP, ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 CLUSTER = ResourceType.BROKER  # librdkafka's name for it; the resource is `kafka-cluster`
@@ -60,3 +61,16 @@ def revoke(cluster: Cluster, acls: Iterable[AclBinding]) -> None:
     admin = AdminClient(client(cluster))
     for deleted in admin.delete_acls(list(map(as_filter, acls))).values():
         deleted.result(150)
+
+
+def may_write(cluster: Cluster, topic: str) -> bool:
+    """Whether the broker accepts a record of the cluster's user."""
+    told: list[KafkaError | None] = []
+    sender = producer(cluster)
+    sender.produce(topic, b"more", on_delivery=lambda error, _: told.append(error))
+    sender.flush(30)
+    (error,) = told
+    if error is None:
+        return True
+    assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+    return False
