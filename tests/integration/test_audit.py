@@ -381,10 +381,7 @@ class TestTampered:
         assert said == []
 
     def test_the_destination_topic_was_made_again(self, audited: Audited) -> None:
-        """No level passes it, even if it holds the same records, or once it is gone.
-
-        The checkpoint names its id; with the new one in there, nothing else differs.
-        """
+        """No level passes it, whatever it holds; with its id in the checkpoint, nothing differs."""
         mirror = audited.mirror
         forget = mirror.forget_recreation
         mirror.forget_recreation = lambda: None  # type: ignore[method-assign]
@@ -635,10 +632,7 @@ class TestSelected:
     def test_a_cluster_that_does_not_answer(
         self, audited: Audited, side: str, client: Client
     ) -> None:
-        """It is tried once, not for every chunk, and nothing is said of the records.
-
-        Where another node answers, that one is read.
-        """
+        """It is tried once, not for every chunk; another node is read instead."""
         away = Cluster("away", NOWHERE)
         audit = audited.begin(Level.FULL)
         audit.job = replace(audit.job, nodes=(away, *audit.job.nodes))

@@ -215,10 +215,7 @@ def test_a_process_reads_each_checkpoint_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It reads the topic again if the log may be another one than it has read.
-
-    The leader has changed, a backup was restored, records are gone, or the topic was created again.
-    """
+    """It reads again if leader, disk, records or topic may be others than it has read."""
     mirror = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     home = home_of(mirror)
     mirror.write(numbered(10))

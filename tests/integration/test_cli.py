@@ -85,11 +85,7 @@ def copied(
 
 
 def test_a_run_copies_everything_and_reports_it(copied: Copied) -> None:
-    """Off a terminal a run writes progress to stderr and a summary to stdout, and exits with 0.
-
-    The metrics served meanwhile and the file written at its end show the same counters. A second
-    run has nothing to do.
-    """
+    """Progress goes to stderr, a summary to stdout, the same counters to metrics; exit code 0."""
     assert copied.returncode == 0, copied.stderr
     for partition in range(2):
         here = TopicPartition(copied.plain, partition)

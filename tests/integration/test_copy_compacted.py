@@ -52,10 +52,7 @@ def test_batches_with_holes(mirror: Mirror, size: int, codec: str) -> None:
 
 
 def test_batches_that_lost_every_record(mirror: Mirror) -> None:
-    """An empty batch, which the cleaner keeps for the state of its producer, is skipped.
-
-    Also where a range holds nothing else.
-    """
+    """The cleaner keeps them for the state of a producer: they are skipped, alone or not."""
     # the last batch of a producer that is still known stays, without records
     for size in (2000, 20):
         mirror.write(keyed(10, size), enable_idempotence=True)

@@ -52,10 +52,7 @@ def test_retention_cuts_a_log(mirror: Mirror) -> None:
 
 
 def test_the_checkpoint_decides_where_a_range_begins(mirror: Mirror) -> None:
-    """A window that was overtaken, repeated or is empty copies nothing; a failed one is made up.
-
-    Also where it was committed after the driver has read the checkpoints.
-    """
+    """What was overtaken, repeated or is empty copies nothing; a failed window is made up."""
     mirror.write(numbered(60))
     assert mirror.copy(0, 0).records == 0
     mirror.copy(0, 25)
@@ -74,10 +71,7 @@ def test_the_checkpoint_decides_where_a_range_begins(mirror: Mirror) -> None:
 
 @pytest.mark.parametrize("size", [20, 9000], ids=["merged", "verbatim"])
 def test_many_chunks_are_one_copy(mirror: Mirror, size: int) -> None:
-    """However small the chunks are, the ledger is complete and the records are equal.
-
-    A chunk is committed after `chunk_ms`, however little it holds.
-    """
+    """However small or short chunks are, the ledger is complete and the records are equal."""
     mirror.write(*(numbered(3, size, first) for first in range(0, 90, 3)))
     outcome = mirror.with_options(chunk_bytes=1, coalesce_to_bytes=300, fetch_max_bytes=500).copy()
     assert outcome.records == 90
@@ -150,10 +144,7 @@ def test_ranges_that_cut_transactions(mirror: Mirror, size: int) -> None:
 
 
 def test_a_range_of_aborted_records_moves_the_checkpoint(mirror: Mirror) -> None:
-    """A range of aborted records and markers copies nothing; a mirror may begin with one.
-
-    The destination has nothing either that only readers of uncommitted records see.
-    """
+    """It copies nothing, whoever reads; a mirror may begin with one."""
     transaction(mirror, commit=False)
     assert mirror.copy().skipped == {"control": 1, "aborted": 10}
     assert mirror.checkpoint().fingerprint is None

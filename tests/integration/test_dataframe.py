@@ -221,10 +221,7 @@ def test_the_ledger(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
 def test_a_stream_of_several_topics_resumes(
     spark: Any, shared: Mirror, tmp_path: Path, topic_name: str
 ) -> None:
-    """The checkpoint has offsets by topic and partition; what it has is not read again.
-
-    It reads in batches up to where the topics end. There is none of the ledger.
-    """
+    """What the checkpoint has is not read again; there is no stream of the ledger."""
     create(shared.source, topic_name, 2)
 
     def write_at(partition: int, count: int) -> None:

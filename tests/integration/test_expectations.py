@@ -94,11 +94,7 @@ def failing(results: dict[str, Result]) -> dict[str, list[int]]:
 
 
 def test_what_each_word_finds(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
-    """Each word finds its records and no other, and a faulty expectation fails alone.
-
-    Records of others at the destination, among and after the copies, are not the window's. A sample
-    is limited and cut.
-    """
+    """Each finds its records in the window and no other ones; a faulty one fails alone."""
     foreign = [Record(None, b"foreign, %d" % number) for number in range(7)]
     write_transaction(mirror.destination, mirror.at, foreign)
     mirror.write([Record(b"k20", b'{"amount": 1.5}', (), (CREATE_TIME, SystemClock().now_ms()))])
@@ -209,10 +205,7 @@ def test_silence_is_seen(local_session: Any, mirror: Mirror, tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("local_session")
 def test_the_command(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It exits with 4 if an expectation fails that is no warning, 2 for an unknown window.
-
-    Pages about all of them are in a folder, and nothing is written elsewhere.
-    """
+    """It exits with 4 if one fails that is no warning; pages are in a folder, and nowhere else."""
     home, folder = tmp_path / "home", tmp_path / "docs"
     (home / "tmp").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))

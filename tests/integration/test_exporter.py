@@ -65,10 +65,7 @@ def watched(
 
 @pytest.mark.quick
 def test_what_the_clusters_hold_is_served(watched: Watched, tmp_path: Path) -> None:
-    """Lag, commits and nodes follow the clusters; one that is away takes only its mirror away.
-
-    The process lives on, reports the outage in one line and its end in another, and ends with 0.
-    """
+    """It follows the clusters; one that is away takes only its mirror away, and is said."""
     name, topic = watched.mirror.name, watched.mirror.topic
     here = {"mirror": name, "topic": topic, "partition": "0"}
     config = configured(tmp_path, watched.mirrors)

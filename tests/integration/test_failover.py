@@ -390,10 +390,7 @@ def test_a_ring_of_three_clusters_is_refused(pair: Pair) -> None:
 
 
 def test_a_diverged_node_is_not_read(pair: Pair) -> None:
-    """A node that differs at the checkpoint is refused with a remedy, and not copied.
-
-    The same record at another time is another one.
-    """
+    """One that differs at the checkpoint, if only in its time, is refused with a remedy."""
     pair.write(10)
     assert pair.copy() == "a"
     last = Record(b"k", b"v")
@@ -421,10 +418,7 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
 
 
 def test_the_last_node_is_kept_until_it_fails(pair: Pair) -> None:
-    """The node read last is read again, and by a retry the other one.
-
-    If it is down, the other one continues the copy.
-    """
+    """It is read again; a retry reads the other one, which goes on if the first is down."""
     for _ in range(2):
         pair.write(10)
         assert pair.copy() == "a"
@@ -504,10 +498,7 @@ def _on(job: CopyJob, pair: Pair, node: str) -> CopyJob:
 
 
 def test_a_selection_is_not_applied_to_another_log(pair: Pair) -> None:
-    """What a predicate kept on one node is never applied to the records of another.
-
-    If the reader changed nodes halfway, what it selected on the writer's node is copied.
-    """
+    """What was kept on one node is applied to its records alone, and used as far as they go."""
     job = _shifted_pair(pair)
     on_a, on_b = (_on(job, pair, node) for node in "ab")
     end = settled_end(pair.b, pair.at)

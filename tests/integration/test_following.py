@@ -188,10 +188,7 @@ def test_a_run_applies_configuration_differences(followed: Followed) -> None:
 
 
 def test_a_round_that_copies_nothing_may_know_them_from_the_last_one(followed: Followed) -> None:
-    """A session asks for configurations when there are records, or other topics, or a minute ago.
-
-    So it never copies by what was true before.
-    """
+    """A session asks for them when there are records, or other topics, or a minute ago."""
     recent = RecentConfigs()
 
     def retention() -> str | None:
@@ -254,10 +251,7 @@ def test_what_is_not_followed(followed: Followed) -> None:
 def test_what_the_destinations_brokers_would_do_to_a_copy(
     followed: Followed, destination_cluster: LocalCluster, key: str, value: str
 ) -> None:
-    """A copy is created with what applies at the source, whatever the brokers' defaults are.
-
-    An existing topic that leaves it to its brokers differs, and a run sets what it has copied to.
-    """
+    """A copy gets what applies at the source; an old one that leaves it to brokers differs."""
     brokers = [str(broker.node_id) for broker in destination_cluster.brokers]
     own, old = f"{followed.topic}-own", f"{followed.topic}-old"
     for topic in (own, old):
@@ -493,10 +487,7 @@ def _written(cluster: Cluster, topic: str, partition: int, value: int | None = N
 def test_a_topic_that_we_created_grows_while_it_is_empty(
     growing: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
-    """It is ours before anything was copied, although we did not hear that it was created.
-
-    One that was made again under its name is not.
-    """
+    """It is ours, even if the answer was lost; one that was made again under its name is not."""
     create_topics = admin.create_topics
     lost = [DestinationError("the answer was lost")] if answer == "lost" else []
 

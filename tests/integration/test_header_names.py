@@ -143,10 +143,7 @@ def test_names_survive_in_compressed_batches(mirror: Mirror) -> None:
 
 
 def test_what_a_filter_sees(mirror: Mirror, folder: Path) -> None:
-    """Each byte that is not UTF-8 as a surrogate; one that fails on it affects that record alone.
-
-    The record goes into quarantine unchanged, or ends the range with its place.
-    """
+    """Bytes that are not UTF-8 as surrogates; one that fails on them affects that record alone."""
     filters = (ClassSpec("name_filters:Encodes", folder=str(folder)),)
     failed = copy(mirror, RecordPolicy(filters=filters))
     where = f"{mirror.at} at offset 3: filter 'name_filters:Encodes'"
@@ -189,10 +186,7 @@ def test_sql_refuses_such_names(
 
 
 def test_names_made_by_sql(local_session: Any, mirror: Mirror) -> None:
-    """One that SQL casts from binary is copied byte by byte.
-
-    A predicate that does not use headers copies the records with any headers.
-    """
+    """What SQL casts from binary is copied byte by byte; a predicate alone copies any headers."""
     made = "array(named_struct('key', CAST(X'61FF' AS STRING), 'value', value))"
     renamed = RecordPolicy(select=(("headers", made),))
     assert copy_rows(local_session, mirror, renamed, 3).error == ""

@@ -172,10 +172,7 @@ def test_a_statement_holds_until_something_is_changed(mirror: Mirror, tmp_path: 
 def test_the_newest_entries_are_read_from_the_end(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are the last ones of the whole ledger, each once, also beside many of other mirrors.
-
-    Entries that are committed together are in one batch, and each look backwards cuts it.
-    """
+    """They are the last ones, each once, also among others', and where a look cuts a batch."""
     key = checkpoint.key_of(mirror.name, mirror.at)
     home = checkpoint.home(ledger_topic.TOPIC, key)
     at = mirror.destination, mirror.name, settings_of(mirror).copy_options, CLOCK

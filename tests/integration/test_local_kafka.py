@@ -218,10 +218,7 @@ def test_users_are_checked_before_anything_starts() -> None:
 
 
 def test_a_folder_brings_its_cluster_back(tmp_path: Path, topic_name: str) -> None:
-    """A cluster started in the folder of an earlier one has the same id and records.
-
-    Its broker loads its classes from an archive that is made once.
-    """
+    """Started in the folder of an earlier one, it has its id and records, and archived classes."""
     make = [sys.executable, "-m", "relay_pipelines.local_kafka.class_archive"]
     subprocess.run(make, check=True)
     # one that a cluster of another test has begun may still be in the making

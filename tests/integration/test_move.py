@@ -187,10 +187,7 @@ def moving_to_guarded(
 
 @pytest.mark.quick
 def test_there_and_back(moving: Moving) -> None:
-    """Producers are stopped, the rest is copied, the group goes on exactly; then all is undone.
-
-    A partition that nobody has written to moves, too.
-    """
+    """The rest of all partitions is copied, the group goes on exactly; then all is undone."""
     mirror, empty = moving.mirror, TopicPartition(moving.mirror.topic, 1)
     for cluster in (mirror.source, mirror.destination):
         independent.grow(cluster, mirror.topic, 2)
@@ -614,10 +611,7 @@ def test_every_node_is_fenced(moving: Moving, source_cluster: LocalCluster) -> N
 
 
 def test_schemas_are_a_gate(moving: Moving) -> None:
-    """A missing schema, and a registry that is away, stop the cut before a group moves.
-
-    One that the source's registry does not know stops the way back.
-    """
+    """A schema that is missing, or a registry that is away, stops the cut or the way back."""
     mirror = moving.mirror
     write(mirror.source, mirror.at, [Record(None, b"\0\0\0\0\5payload")])
     mirror.known = mirror.checkpoint(), 0
@@ -712,10 +706,7 @@ def test_a_second_way_back(moving: Moving) -> None:
 
 
 def test_what_is_lost_is_not_mirrored_back(moving: Moving) -> None:
-    """Where the result could not be exact, one line says so, and nothing is changed.
-
-    Logs of either side that are not those of the cut, and what retention took from the start.
-    """
+    """Where the result could not be exact, one line says so, and nothing is changed."""
     mirror, there = moving.mirror, moving.mirror.destination
     at = TopicPartition(f"{mirror.topic}-two", 0)
     moving.allow(at, mirror.source, there)
