@@ -26,6 +26,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.spark.defaults import SMALL_JVM
+from tests.conftest import LocalSpark
 from tests.support.commands import environment
 from tests.support.doc_blocks import NOT_RUN, Block, blocks
 from tests.support.independent import CREATE_TIME, Record, create, until, write
@@ -114,12 +115,12 @@ class Reader:
                 return
             self.done.add(command)
         is_here = block.page != "README.md" and command.startswith("relay ")
-        run = self._here if is_here else self._in_a_shell
+        run = self.here if is_here else self._in_a_shell
         code, output = run(folder, command)
         expected = 130 if " --every" in command else 0
         assert code == expected, f"{block}: {command}\n{output}"
 
-    def _here(self, folder: Path, command: str) -> tuple[int, str]:
+    def here(self, folder: Path, command: str) -> tuple[int, str]:
         output = io.StringIO()
         with contextlib.chdir(folder), redirect_stdout(output), redirect_stderr(output):
             return main(shlex.split(command)[1:]), output.getvalue()
@@ -175,6 +176,7 @@ class Reader:
 def reader(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,
+    local_spark: LocalSpark,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Reader:
     """A reader whose shared mirror has copied a topic."""
@@ -192,8 +194,9 @@ def reader(
     made = Reader(tmp_path_factory.mktemp("reader"), addresses)
     readme = next(block for block in blocks("yaml") if block.page == "README.md" and block.title)
     made.write(made.folder(""), readme)
-    made.run(made.folder(""), readme, "relay run")
-    made.done.clear()
+    local_spark.session()
+    code, output = made.here(made.folder(""), "relay run")
+    assert code == 0, output
     return made
 
 
