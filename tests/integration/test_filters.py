@@ -12,18 +12,14 @@ from typing import Any
 import pytest
 
 from relay_pipelines import model, settings
-from relay_pipelines.cli import inspect_commands
 from relay_pipelines.copy.filtering import load
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import ConfigError, DestinationError
-from relay_pipelines.invocation import Invocation
-from relay_pipelines.metrics import exporter
 from relay_pipelines.model import ClassSpec, OnRecordError, RecordPolicy, Status, TopicPartition
-from relay_pipelines.page.look import Looker
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
-from relay_pipelines.run import preflight, run_plan
+from relay_pipelines.run import run_plan
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import Clusters, Mirror, batches_of, ensure_homes, numbered, records_of
 from tests.support import commands
@@ -271,37 +267,30 @@ def test_a_filter_by_its_entry_point(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_quarantine_must_not_be_the_copy_of_a_topic(
-    sides: Clusters, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sides: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """Who creates a topic of that name stops no other one: it is refused, and named everywhere."""
-    name, own, clock = f"q-{topic_name[-8:]}", f"{topic_name}.quarantine", SystemClock()
+    name, own = f"q-{topic_name[-8:]}", f"{topic_name}.quarantine"
     made = commands.mirror(*sides, f"{topic_name}.*", on_record_error="quarantine")
-    mirror = settings.Mirror.model_validate(made)
     ensure_homes(sides[1])
     for topic in (topic_name, own):
         for cluster in sides:
             create(cluster, topic)
         write(sides[0], TopicPartition(topic, 0), numbered(3))
 
-    snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
+    mirror = settings.Mirror.model_validate(made)
+    snapshot = cluster_snapshot.take_snapshot(name, mirror, SystemClock())
     planned = run_plan.plan(snapshot)
     assert [window.topic for window in planned.windows] == [topic_name]
     job = model.CopyJob(name, "run", snapshot.node, snapshot.destination)
     assert [outcome.error for outcome in copy_ranges(job, planned.ranges)] == [""]
     why = f"the quarantine of topic '{topic_name}' is '{own}', which is also the copy"
-    line = f"{own}-0: {why}"
-    invocation = Invocation(commands.configured(tmp_path, {name: made}))
-    assert inspect_commands.plan(invocation, [], None, why=False, as_json=False) == 2
-    assert line in capsys.readouterr().err
-    assert inspect_commands.status(invocation, [], everything=False, as_json=False) == 2
-    assert f"  held back  {own}" in (page := capsys.readouterr().out)
-    assert f"    why      {why}" in page
-    findings = preflight.check(name, mirror, clock)
-    assert [each.exit_code for each in findings if line in str(each)] == [2]
-    look = Looker(name, mirror, clock).look()
-    held_back = [
-        sample.labels
-        for sample in exporter.samples(look, mirror, by_partition=True)
-        if sample.name == "held_back"
-    ]
-    assert held_back == [(name, own, "", "ConfigError")]
+    config = commands.configured(tmp_path, {name: made})
+    for command, said in (
+        ("plan", f"{own}-0: {why}"),
+        ("check", f"{own}-0: {why}"),
+        ("status", f"  held back  {own}"),
+        ("status", f"    why      {why}"),
+    ):
+        done = commands.relay_here(config, command)
+        assert (done.returncode, said in done.stdout + done.stderr) == (2, True), done.stdout
