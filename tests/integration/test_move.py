@@ -678,28 +678,22 @@ def test_a_second_way_back(moving: Moving) -> None:
         write(there, at, numbered(5, first=100))
     consumers.commit(there, moving.group, mirror.at, end_of(there, mirror.at))
     consumers.commit(there, half, mirror.at, cut_end + 2)
-    # a producer passes the fence when all is home and a group could not move yet
-    with patch.object(way_back, "move_groups", side_effect=Killed), pytest.raises(Killed):
-        moving.by_hand().back()
-    write(there, mirror.at, numbered(2, first=150))
-    moving.back()
+    moving.by_hand().back()
     assert records_of(mirror.source, other) == numbered(5, first=100)
-    assert moving.next_values(moving.group) == [each.value for each in numbered(2, first=150)]
     consumers.commit(mirror.source, half, mirror.at, end_of(mirror.source, mirror.at) - 1)
     moving.assert_audited()
-    # the group that has read all it knew goes on after that, and not where the cut was
+    # the group that has read all goes on after what it has read, and not where the cut was
     asked = "offsets", "translate", "--group", moving.group, "--json"
     (answer,) = json.loads(relay_here(moving.config, *asked).stdout)["positions"]
-    assert (answer["exactness"], answer["to_offset"]) == ("exact", end_of(there, mirror.at) - 2)
+    assert (answer["exactness"], answer["to_offset"]) == ("exact", end_of(there, mirror.at))
     moving.by_hand().fence()
-    moving.by_hand(without_groups=(moving.group, half, resting)).cut()
+    moving.by_hand(without_groups=(half, resting)).cut()
     write(there, mirror.at, numbered(5, first=200))
     # and one that has not read all that came home is not sent past it
     with pytest.raises(RelayError, match=f"{half}.*has no source offset now"):
-        moving.by_hand(without_groups=(moving.group,)).back()
-    moving.back(without_groups=(half, moving.group))
-    home = [*numbered(10), *numbered(5, first=100), *numbered(2, first=150)]
-    home += numbered(5, first=200)
+        moving.by_hand().back()
+    moving.back(without_groups=(half,))
+    home = [*numbered(10), *numbered(5, first=100), *numbered(5, first=200)]
     assert moving.at_source() == records_of(there, mirror.at) == home
     # nobody has read for this one at the destination: it is where it was
     assert consumers.committed(mirror.source, resting, mirror.at)[0] == 4
@@ -877,3 +871,17 @@ def test_what_arrives_while_a_move_is_taken_back(
     assert moving.next_values("reads-there") == [each.value for each in home[5:]]
     assert moving.runs() == 0
     assert records_of(there, mirror.at) == home
+
+
+def test_a_way_back_that_has_ended_goes_on(moving: Moving) -> None:
+    """A producer has passed the fence when all was home and a group could not move yet."""
+    mirror, there = moving.mirror, moving.mirror.destination
+    moving.cut_by_hand()
+    write(there, mirror.at, numbered(2, first=500))
+    consumers.commit(there, moving.group, mirror.at, end_of(there, mirror.at))
+    with patch.object(way_back, "move_groups", side_effect=Killed), pytest.raises(Killed):
+        moving.by_hand().back()
+    write(there, mirror.at, numbered(3, first=600))
+    moving.back()
+    assert moving.at_source() == [*numbered(10), *numbered(2, first=500), *numbered(3, first=600)]
+    assert moving.next_values(moving.group) == [each.value for each in numbered(3, first=600)]
