@@ -88,13 +88,13 @@ class Mirror:
         topic: str | None = None,
         *,
         patient: bool = True,
-        run_id: str = "",
+        settled: bool = False,
     ) -> ClusterSnapshot:
         """Look at both clusters; writes nothing.
 
         Args:
             topic: only this source topic.
-            patient, run_id: as in `take_snapshot`.
+            patient, settled: as in `take_snapshot`.
 
         Raises:
             RelayError: a cluster does not answer.
@@ -103,7 +103,7 @@ class Mirror:
             *(self.name, self.settings, _CLOCK),
             only_topic=topic,
             patient=patient,
-            run_id=run_id,
+            settled=settled,
         )
 
     def status(self) -> list[Status]:
@@ -141,23 +141,20 @@ class Mirror:
         topic: str | None = None,
         *,
         patient: bool = True,
-        run_id: str = "",
         waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
     ) -> RunPlan:
         """Plan a run and write what it needs: where topics start, and accepted losses.
 
         Args:
             topic: only this source topic.
-            patient, run_id: as in `take_snapshot`.
+            patient: as in `take_snapshot`.
             waits: as in `prepare_snapshot`.
 
         Raises:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
         """
-        take = partial(self.snapshot, topic, patient=patient, run_id=run_id)
-        return run_plan.plan(
-            prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK, run_id, waits)
-        )
+        take = partial(self.snapshot, topic, patient=patient, settled=True)
+        return run_plan.plan(prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK, waits))
 
     def copy(
         self,

@@ -223,7 +223,7 @@ class _Rounds:
             waits(planned.snapshot, has_news=bool(planned.windows))
             return planned, True  # what was only looked at was not prepared
         # before it writes anything: where topics start, or that a loss is accepted
-        planned = bound.prepare(self.topic, patient=False, run_id=self._run_id, waits=waits)
+        planned = bound.prepare(self.topic, patient=False, waits=waits)
         return planned, writers.waits
 
     def _writers_of(self, name: str) -> OtherWriters:

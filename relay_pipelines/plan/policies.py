@@ -16,22 +16,15 @@ _CODE = "the code of its classes"
 _MOST_STRETCHES = 20
 
 
-def refusal(
-    checkpoint: Checkpoint, policy: Policy, run_id: str = ""
-) -> PolicySupersededError | None:
+def refusal(checkpoint: Checkpoint, policy: Policy) -> PolicySupersededError | None:
     """Return why a policy may not decide what comes after a checkpoint; None if it may.
 
     A replay has one policy for all that it copies.
-
-    Args:
-        run_id: of a run that copies. What it has committed last, its own configuration has decided,
-            and a person has changed that back.
     """
     if policy == checkpoint.policy:  # as of nearly all, in each look
         return None
     is_replay = "@" in checkpoint.mirror  # no other mirror's name has one
-    is_new = policy_id(policy) not in checkpoint.superseded or run_id == checkpoint.run_id
-    if is_new and not is_replay:
+    if policy_id(policy) not in checkpoint.superseded and not is_replay:
         return None
     tp, offset = checkpoint.source, checkpoint.next_offset
     command = f"relay reset --mirror {checkpoint.mirror} --topic {tp.topic} --to-current --execute"
@@ -49,7 +42,7 @@ def refusal(
 
 
 def refusals(
-    checkpoints: Iterable[Checkpoint], policies: Mapping[str, Policy], run_id: str = ""
+    checkpoints: Iterable[Checkpoint], policies: Mapping[str, Policy]
 ) -> dict[TopicPartition, RelayError]:
     """Return the topic-partitions of which a former policy may copy no more.
 
@@ -57,13 +50,12 @@ def refusals(
 
     Args:
         policies: by source topic.
-        run_id: as of `refusal`.
     """
     known = [each for each in checkpoints if each.source.topic in policies]
     refused = {
         each.source: error
         for each in known
-        if (error := refusal(each, policies[each.source.topic], run_id)) is not None
+        if (error := refusal(each, policies[each.source.topic])) is not None
     }
     first: dict[str, RelayError] = {}
     for tp, error in refused.items():

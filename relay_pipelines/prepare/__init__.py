@@ -1,7 +1,6 @@
 """What a run checks and changes at the destination before it copies.
 
 prepared_snapshot   takes the snapshot of a run: records where new topics start, accepts losses
-edits_taken_back    decides again where a run used an edit that is taken back
 checkpoint_moves    commits a moved checkpoint, with a ledger entry
 topics              creates missing topics, adds partitions
 topic_configs       compares and sets topic configurations

@@ -29,7 +29,6 @@ from relay_pipelines.prepare.checkpoint_moves import (
     move_checkpoint,
     without_logs,
 )
-from relay_pipelines.prepare.edits_taken_back import decide_again
 from relay_pipelines.protocol.client import ClusterClient, destination_client, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
@@ -41,16 +40,14 @@ def prepare_snapshot(
     take_snapshot: Callable[[], ClusterSnapshot],
     mirror: Mirror,
     clock: Clock,
-    run_id: str = "",
     waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
 ) -> ClusterSnapshot:
     """Take a snapshot, write what a run must know before it copies, and take it again.
 
     At the mirror's first run, its topics get their start records; with `on_data_loss: continue`,
-    losses are accepted; a run that lives while a person takes an edit back says so.
+    losses are accepted.
 
     Args:
-        run_id: of the run, as in `take_snapshot`.
         waits: whether another deployment copies the mirror, by a snapshot: then nothing is written.
 
     Raises:
@@ -67,8 +64,6 @@ def prepare_snapshot(
         # fenced by another driver that records the same starts: the next snapshot has them
         with suppress(FencedError):
             record_starts(snapshot, mirror, clock)
-        snapshot = take_snapshot()
-    if decide_again(snapshot, mirror, run_id, clock):
         snapshot = take_snapshot()
     if mirror.on_data_loss is OnDataLoss.FAIL or not snapshot.lost:
         return snapshot

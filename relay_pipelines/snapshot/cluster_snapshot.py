@@ -310,7 +310,7 @@ def take_snapshot(
     configs: bool = True,
     patient: bool = True,
     refuse_loops: bool = True,
-    run_id: str = "",
+    settled: bool = False,
     recent: RecentConfigs | None = None,
 ) -> ClusterSnapshot:
     """Choose the source node to read, and ask it and the destination.
@@ -323,8 +323,8 @@ def take_snapshot(
         patient: as in `retry`.
         refuse_loops: whether copies may not be copied to where they come from. A replay, which
             ends, has a guard of its own.
-        run_id: of the run that copies from it, as of `policies.refusal`. With one, or if patient,
-            transactions that hide where records at the source come from are waited for.
+        settled: whether transactions that hide where records at the source come from are waited
+            for, as by whoever copies; also if patient.
         recent: the configurations of the session's last snapshot, which are good enough if there is
             nothing to copy.
 
@@ -356,9 +356,7 @@ def take_snapshot(
             # with other nodes to fail over to, do not wait as long for one that hangs
             of_node = mirror.health_options if selection.others else options
             with source_client(name, selection.node, of_node, clock) as source:
-                builder = _SnapshotBuilder(
-                    name, mirror, source, destination, at_destination, run_id
-                )
+                builder = _SnapshotBuilder(name, mirror, source, destination, at_destination)
                 return builder.build(
                     selection,
                     checkpoints,
@@ -368,7 +366,7 @@ def take_snapshot(
                     refuse_loops=refuse_loops,
                     waits=waits,
                     # whoever copies needs to know all hops, however soon it tries again
-                    settled=patient or bool(run_id),
+                    settled=patient or settled,
                     recent=recent or RecentConfigs(),
                 )
 
@@ -422,9 +420,7 @@ class _SnapshotBuilder:
         source: ClusterClient,
         destination: ClusterClient,
         at_destination: Metadata,
-        run_id: str,
     ) -> None:
-        self._run_id = run_id
         self._name = name
         self._mirror = mirror
         self._source = source
@@ -492,7 +488,6 @@ class _SnapshotBuilder:
         superseded = record_policies.refusals(
             checkpoints.checkpoints.values(),
             {topic: policy.digests for topic, policy in policies.items()},
-            self._run_id,
         )
         moved = moved_topics(self._name, checkpoints.owners)
         positions = [

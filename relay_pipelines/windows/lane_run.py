@@ -302,7 +302,6 @@ class LaneRun:
             self.attempt,
             patient=self.patient,
             start=start,
-            run_id=self.context.run_id,
             looks_only=self._writers.waits,
             waits=lambda found: self.yields and self._waits(found, has_news=False),
             recent=self._configs,

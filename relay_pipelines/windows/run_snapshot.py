@@ -22,7 +22,6 @@ def prepare(
     *,
     patient: bool = True,
     start: Start | None = None,
-    run_id: str = "",
     looks_only: bool = False,
     waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
     recent: RecentConfigs | None = None,
@@ -35,7 +34,6 @@ def prepare(
         attempt: each begins with another source node.
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         start: where topics start that were never copied; as configured if None.
-        run_id: as in `take_snapshot`.
         looks_only: whether to write nothing.
         waits: as in `prepare_snapshot`.
         recent: as in `take_snapshot`.
@@ -53,12 +51,12 @@ def prepare(
         belongs=belongs,
         first_node=attempt,
         patient=patient,
-        run_id=run_id,
+        settled=True,
         recent=recent,
     )
     if looks_only:
         return take()
-    snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock, run_id, waits)
+    snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock, waits)
     for lost in snapshot.accepted:
         line = f"{lost.topic_partition}: {lost.what}; the copy resumes after it"
         log_and_print(log, line, logging.WARNING)

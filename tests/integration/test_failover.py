@@ -352,7 +352,7 @@ def test_hops_that_an_open_transaction_hides(pair: Pair) -> None:
 
     back = mirror_of(pair.destination, pair.b, at.topic, rename={at.topic: here})
     clock = Waiting()
-    taken = cluster_snapshot.take_snapshot("back", back, clock, patient=False, run_id="run")
+    taken = cluster_snapshot.take_snapshot("back", back, clock, patient=False, settled=True)
     if not clock.waits:
         opened.abort_transaction(30)
     assert [each.end_offset for each in taken.positions] == [2], "the copy is below the end"

@@ -22,8 +22,6 @@ from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.checkpoint import TOPIC, home, to_record
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.model import Checkpoint, Cluster, CopyJob, TopicPartition, policy_id
-from relay_pipelines.page.look import Looker
-from relay_pipelines.page.page import page_of
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import reset_command, restore
@@ -84,31 +82,34 @@ class Deployment:
     def mirror(self, **more: Any) -> Mirror:
         return settings.load(self.config(**more)).mirror(self.name)
 
-    def plan(self, run_id: str = "", **more: Any) -> RunPlan:
+    def plan(self, **more: Any) -> RunPlan:
         self.forget_imports()
         mirror = self.mirror(**more)
         return run_plan.plan(
             prepared_snapshot.prepare_snapshot(
-                lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK, run_id=run_id),
-                mirror,
-                CLOCK,
-                run_id,
+                lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK), mirror, CLOCK
             )
         )
 
-    def copy(self, planned: RunPlan | None = None, run_id: str = "") -> list[str]:
+    def copy(self, planned: RunPlan | None = None) -> list[str]:
         """Copy what is planned, and return why ranges were not copied."""
-        planned = planned or self.plan(run_id)
+        planned = planned or self.plan()
         self.forget_imports()
         snapshot = planned.snapshot
-        run_id = run_id or f"run of {self.folder.name}"
-        job = CopyJob(snapshot.mirror, run_id, snapshot.node, self.destination)
+        job = CopyJob(
+            *(snapshot.mirror, f"run of {self.folder.name}"), snapshot.node, self.destination
+        )
         outcomes = list(copy_ranges(job, planned.ranges))
         ends = {
             each.range.topic_partition: each.range.end for each in outcomes if not each.error_kind
         }
         until(lambda: self.has_reached(ends), "the checkpoints")
         return [outcome.error_kind for outcome in outcomes if outcome.error_kind]
+
+    def reset(self) -> int:
+        """Let this configuration decide from here on."""
+        to, config = ResetTo.CURRENT, Invocation(self.config())
+        return reset_command.run(config, None, self.topic, to, execute=True)
 
     def forget_imports(self) -> None:
         """Forget those of the other deployment, whose process has its own."""
@@ -213,9 +214,7 @@ def test_two_configurations_do_not_take_turns(
         if "another configuration has decided" in str(finding)
     ] == [3]
 
-    code = reset_command.run(
-        Invocation(one.config()), None, one.topic, ResetTo.CURRENT, execute=True
-    )
+    code = one.reset()
     shown = capsys.readouterr().out
     assert (code, shown.count("this configuration decides its records from there on")) == (0, 2)
     generation = two.checkpoint(at).generation
@@ -282,20 +281,25 @@ def test_a_takeover_between_plan_and_copy(deployments: Two) -> None:
 
 
 def test_a_person_edits_the_only_deployment(deployments: Two) -> None:
-    """An edited filter takes over by itself; so does one that is changed back while a run lives.
+    """An edited filter takes over by itself; one that is changed back waits for a reset.
 
-    A new process cannot know whether that is an old deployment, and asks. Another folder, order or
-    comment in relay.yaml is no change, and nothing but losses is left to whoever may copy.
+    Nobody can tell it from that of an old deployment. Another folder, order or comment in
+    relay.yaml is no change, and nothing but losses is left to whoever may copy.
     """
     two, at = deployments.two, deployments.partitions[0]
     deployments.write()
-    two.copy(run_id="living")
+    two.copy()
     two.edit(FILTER.replace("== 0", "== 1"))
     deployments.write()
-    assert two.copy(run_id="living") == []
+    assert two.copy() == []
+    edited = two.checkpoint(at)
     two.edit(FILTER)
+    assert len(two.held_back()) == 2, "also before the next record"
     deployments.write()
-    assert two.copy(run_id="living") == []
+    assert "relay reset" in two.held_back()[0]
+    assert two.reset() == 0
+    assert two.checkpoint(at).superseded == (policy_id(edited.policy),)
+    assert two.copy() == []
     assert deployments.arrived() == [0, 2, 4, 7, 9, 11, 12, 14, 16]
     moved = replace(two, folder=two.folder.parent / "moved")
     deployments.write()
@@ -307,57 +311,6 @@ def test_a_person_edits_the_only_deployment(deployments: Two) -> None:
     delete_before(two.source, at, 26)
     assert "the code of its classes differs" in two.held_back(on_data_loss="continue")[0]
     assert not any(each.gap for each in ledger_of(two))
-
-
-def test_an_edit_is_taken_back_while_nothing_is_new(deployments: Two) -> None:
-    """The run that lives decides at once, before the next record: others see nothing held back.
-
-    So the run after it goes on, too. Who still has the edit copies no more.
-    """
-    two, at = deployments.two, deployments.partitions[0]
-    deployments.write()
-    two.copy(run_id="living")
-    two.edit(FILTER.replace("== 0", "== 1"))
-    deployments.write()
-    assert two.copy(run_id="living") == []
-    edited = two.checkpoint(at)
-
-    two.edit(FILTER)
-    assert len(two.held_back()) == 2, "a run that has copied nothing cannot know"
-    assert not two.plan("living").windows
-
-    assert two.plan().data_losses == ()
-    assert page_of(Looker(two.name, two.mirror(), CLOCK).look(), two.mirror()).held == ()
-    decided = two.checkpoint(at)
-    assert (decided.next_offset, decided.copies) == (edited.next_offset, edited.copies)
-    assert (decided.run_id, decided.superseded) == ("living", (policy_id(edited.policy),))
-    two.edit(FILTER.replace("== 0", "== 1"))
-    assert len(two.held_back()) == 2
-    two.plan("living")
-    two.edit(FILTER)
-    two.plan("living")
-    deployments.write()
-    assert two.copy(run_id="next") == []
-    assert deployments.arrived() == [0, 2, 4, 7, 9, 11, 12, 14, 16]
-
-
-def test_an_edit_is_taken_back_that_another_run_has_used(deployments: Two) -> None:
-    """Nothing is decided of a topic that is held back: else both configurations would be."""
-    two, (at, _) = deployments.two, deployments.partitions
-    deployments.write()
-    two.copy(run_id="earlier")
-    two.edit(FILTER.replace("== 0", "== 1"))
-    deployments.write()
-    two.copy(run_id="earlier")
-    deployments.write(partitions=1)
-    two.copy(run_id="living")
-    before = two.checkpoint(at)
-    two.edit(FILTER)
-    assert len(two.plan("living").data_losses) == 2
-    assert two.checkpoint(at) == before
-    two.edit(FILTER.replace("== 0", "== 1"))
-    deployments.write()
-    assert two.copy(run_id="next") == []
 
 
 def test_a_replay_between_two_configurations(deployments: Two) -> None:
