@@ -3,19 +3,16 @@
 Runs fence each other, so that no record is duplicated; but others waste each other's work, and of
 two whose filters differ only the newer one goes on (`PolicySupersededError`).
 
-A checkpoint names the last run that has committed alone: of two deployments that take turns, one
-look may see either. The ledger names all of them.
+Checkpoints name the last run that has committed: one that another overtakes between two looks goes
+unseen.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import dagster as dg
 
-from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.reader import read_records
-from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.orchestration.lane import Lane
@@ -23,14 +20,11 @@ from relay_pipelines.output.formatting import plural, seconds
 from relay_pipelines.plan import policies
 from relay_pipelines.plan.run_ends import is_over
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, destination_client
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 RECENT_SECONDS = 600.0
 _MOST_RUNS = 100  # `relay run` by a timer has another run each time
-_MOST_OFFSETS = 200  # of each partition of the ledger, two per entry: 0.2 CPU seconds for all
-_SKEW_SECONDS = 30.0
 _SHOWN = 3
 
 
@@ -49,53 +43,14 @@ class Foreign:
     ended: str = ""
 
 
-Entries = Collection[LedgerEntry]
 Runs = Mapping[str, Foreign]
 """By id; the newest first."""
-
-
-def committed_since(
-    kafka: KafkaResource, snapshot: ClusterSnapshot, since: float
-) -> list[LedgerEntry]:
-    """Read what the mirror has committed; if that is too much, the end of it.
-
-    It reads only the partitions of the ledger in which checkpoints of that time have their entries.
-
-    Args:
-        since: seconds since the Unix epoch.
-
-    Raises:
-        RelayError: the destination does not answer, or the ledger was tampered with.
-    """
-    name, since_ms = snapshot.mirror, round((since - _SKEW_SECONDS) * 1000)
-    homes = {
-        checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(name, tp))
-        for tp, source_checkpoint in snapshot.checkpoints.items()
-        if source_checkpoint.committed_at_ms >= since_ms
-    }
-    if not homes:
-        return []
-    options = kafka.mirror(name).copy_options
-    with destination_client(name, snapshot.destination, options, kafka.clock) as client:
-        ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
-        starts = client.first_offsets(since_ms, ends)
-        ranges = [
-            OffsetRange(home, max(starts[home], end - _MOST_OFFSETS), end)
-            for home, end in ends.items()
-        ]
-        return [
-            record.entry
-            for offsets in ranges
-            for ledger_records in read_records(client, offsets, checkpoint.key_prefixes(name))
-            for record in ledger_records
-        ]
 
 
 def find(
     instance: dg.DagsterInstance,
     snapshot: ClusterSnapshot,
     now: float,
-    entries: Entries,
     known: Runs = MappingProxyType({}),
 ) -> dict[str, Foreign]:
     """Find runs that this instance has not started, and that have committed recently.
@@ -103,20 +58,17 @@ def find(
     Args:
         snapshot: of the lane.
         now: seconds since the Unix epoch.
-        entries: as of `committed_since`.
         known: what was found before; it is kept for as long as it is recent.
     """
     last = dict(known)
-    commits: list[LedgerEntry | Checkpoint] = [*entries, *snapshot.checkpoints.values()]
-    for commit in commits:
-        tp = commit.source if isinstance(commit, Checkpoint) else commit.source.topic_partition
-        if tp.topic not in snapshot.targets or commit.run_id == BY_DRIVER:
+    for tp, checkpoint in snapshot.checkpoints.items():
+        if tp.topic not in snapshot.targets or checkpoint.run_id == BY_DRIVER:
             continue
-        before = last.get(commit.run_id, Foreign(0.0))
+        before = last.get(checkpoint.run_id, Foreign(0.0))
         own = snapshot.policies.get(tp.topic, {})
-        differs = policies.difference(commit.policy, own) if commit.policy != own else ""
-        committed_at = max(before.committed_at, commit.committed_at_ms / 1000)
-        last[commit.run_id] = Foreign(committed_at, before.differs or differs)
+        differs = policies.difference(checkpoint.policy, own) if checkpoint.policy != own else ""
+        committed_at = max(before.committed_at, checkpoint.committed_at_ms / 1000)
+        last[checkpoint.run_id] = Foreign(committed_at, before.differs or differs)
     newest = sorted(last.items(), key=lambda pair: -pair[1].committed_at)[:_MOST_RUNS]
     here, ends = turns.deployment_of(instance), snapshot.run_ends
     found = {}
@@ -176,9 +128,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
 
     def look(context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
-        now = kafka.clock.now_ms() / 1000
-        entries = committed_since(kafka, snapshot, now - RECENT_SECONDS)
-        return result(find(context.instance, snapshot, now, entries))
+        return result(find(context.instance, snapshot, kafka.clock.now_ms() / 1000))
 
     return build_check(
         lane.check(naming.OTHER_DEPLOYMENTS),

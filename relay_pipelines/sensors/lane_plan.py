@@ -7,7 +7,7 @@ import dagster as dg
 
 from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import LedgerEntry, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.lane import Lane, Share
 from relay_pipelines.output.formatting import plural
@@ -59,7 +59,6 @@ class LaneTick:
     Args:
         snapshot: of what the lane copies.
         hidden: what hides copies of any lane of the mirror from readers at the destination.
-        entries: what was committed of any lane since the last tick.
         with_asset: the topics that have an asset in the code location.
         cursor: of the last tick.
     """
@@ -69,7 +68,6 @@ class LaneTick:
     kafka: KafkaResource
     snapshot: ClusterSnapshot
     hidden: Sequence[OpenTransaction]
-    entries: Sequence[LedgerEntry]
     with_asset: Container[str]
     cursor: Cursor
     remarks: list[str] = field(default_factory=list, init=False)
@@ -151,8 +149,7 @@ class LaneTick:
     def _foreign(self, cursor: Cursor, now: float) -> Found:
         """Other deployments, when one comes or the last one goes, and their runs after a while."""
         known = cursor.foreign
-        instance, entries = self.context.instance, self.entries
-        found = other_deployments.find(instance, self.snapshot, now, entries, known or {})
+        found = other_deployments.find(self.context.instance, self.snapshot, now, known or {})
         copying = other_deployments.copying(found)
         if copying:
             self.remarks.append(other_deployments.words(copying))

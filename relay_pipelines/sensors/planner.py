@@ -12,9 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.checks import other_deployments
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.model import LedgerEntry
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.lane import Lane, Share, lanes_of, shares
 from relay_pipelines.orchestration.topic_catalog import Catalog
@@ -100,7 +98,6 @@ class _Tick:
         failures: of the others, by lane.
         remarks: on the whole mirror.
         hidden: what hides copies from readers at the destination.
-        entries: what was committed since the last tick.
     """
 
     context: dg.SensorEvaluationContext
@@ -111,7 +108,6 @@ class _Tick:
     failures: dict[str, str] = field(default_factory=dict, init=False)
     remarks: list[str] = field(default_factory=list, init=False)
     hidden: Sequence[OpenTransaction] = field(default=(), init=False)
-    entries: Sequence[LedgerEntry] = field(default=(), init=False)
     _with_asset: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +127,7 @@ class _Tick:
                 return dg.SkipReason(
                     f"{self._mirror} is no longer in relay.yaml; reload the code location"
                 )
-            found = self._look(cursor.looked_at)
+            found = self._look()
         except RelayError as error:
             for lane in self._lanes():
                 self._fail(lane, cursor.of(lane), error)
@@ -162,7 +158,7 @@ class _Tick:
         try:
             tick = LaneTick(
                 *(self.context, share, self.kafka, snapshot),
-                *(self.hidden, self.entries, self._with_asset, cursor),
+                *(self.hidden, self._with_asset, cursor),
             )
             self.plans.append(tick.plan())
         except Exception as error:  # whatever it is, the other lanes go on
@@ -175,11 +171,8 @@ class _Tick:
         now = self.kafka.clock.now_ms() / 1000
         report_unknown_lag(self.context, lane, cursor, error, now)
 
-    def _look(self, last: float) -> list[tuple[Share, ClusterSnapshot]]:
+    def _look(self) -> list[tuple[Share, ClusterSnapshot]]:
         """Take one snapshot for all lanes.
-
-        Args:
-            last: when the tick before looked, in seconds since the Unix epoch.
 
         Raises:
             RelayError: no source node or no destination broker answers, or refuses.
@@ -192,18 +185,8 @@ class _Tick:
             self.remarks.append(line)
         options = self.kafka.mirror(self._mirror).copy_options
         self.hidden = hidden_copies.find(snapshot, options, self.kafka.clock)
-        self._read_ledger(snapshot, last)
         found = self._shares(sorted(snapshot.destinations))
         return [(share, snapshot.only(share.belongs)) for share in found]
-
-    def _read_ledger(self, snapshot: ClusterSnapshot, last: float) -> None:
-        """Read what was committed since the last tick: a ledger that is damaged stops no copy."""
-        recent = self.kafka.clock.now_ms() / 1000 - other_deployments.RECENT_SECONDS
-        since = max(last, recent)
-        try:
-            self.entries = other_deployments.committed_since(self.kafka, snapshot, since)
-        except RelayError as error:
-            self.remarks.append(f"other deployments may go unseen: {error}")
 
     def _shares(self, seen: Sequence[str]) -> list[Share]:
         """The lanes of relay.yaml as it is now, assigned to those that are loaded."""

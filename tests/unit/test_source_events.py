@@ -146,7 +146,7 @@ def test_the_lag_targets_of_many_topics_come_with_several_ticks(ticks):
         lag: Any = SimpleNamespace(late=())
         of_lane = Share(lane(*names))
         one = LaneTick(
-            *(context, of_lane, kafka, found, (), ()),
+            *(context, of_lane, kafka, found, ()),
             *(frozenset(names), cursor),
         )
         said, cursor = one._late_topics(cursor, lag)
