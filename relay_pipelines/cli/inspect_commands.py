@@ -18,7 +18,7 @@ from relay_pipelines.page.page import Page, page_of, page_unreachable
 from relay_pipelines.prepare import findings
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.replay import replay
-from relay_pipelines.run import across_mirrors, preflight, transaction_probe
+from relay_pipelines.run import preflight, transaction_probe
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.schemas import preflight as schemas_preflight
 from relay_pipelines.settings import Mirror
@@ -35,14 +35,13 @@ def check(invocation: Invocation, names: Sequence[str], *, probe: bool) -> int:
     with stop.heard():
         mirrors = selected_mirrors(settings, names)
         found = [preflight.check_spark(settings.spark, session, mirrors.values())]
-        survey = across_mirrors.Survey()
+        taken: preflight.Taken = {}
         for name, mirror in mirrors.items():
-            found.append(preflight.check(name, mirror, clock, survey))
+            found.append(preflight.check(name, mirror, clock, taken))
             found.append(preflight.check_sql(name, mirror, session))
             found.append(schemas_preflight.check(name, mirror))
             if probe:
                 found.append(transaction_probe.probe(name, mirror, clock))
-        found.append(across_mirrors.loops(mirrors, len(settings.mirrors), survey))
         try:
             for finding in chain.from_iterable(found):
                 stdout().print(tables.finding(finding), soft_wrap=True)

@@ -1,7 +1,6 @@
 """Decides what to copy: pure functions, without any I/O.
 
 topic_selection     which topics to copy, and what their copies are called
-ways                whether records come back by way of several mirrors
 positions           what each topic-partition has that is new, and what it lost
 hops                by which mirrors records came to a topic, and whether they would return
 node_choice         which node to read

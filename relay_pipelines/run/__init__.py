@@ -9,5 +9,4 @@ result             what the run did, and its exit code
 session            the Spark session, which starts with its first use; Ctrl-C and SIGTERM
 preflight          what `relay check` reports of a mirror
 transaction_probe  what it tries of a destination's transactions with --probe
-across_mirrors     what it reports across the mirrors of a relay.yaml
 """

@@ -17,14 +17,13 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.model import Cluster
+from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.topic_selection import matches_nothing, named_without_match, select
 from relay_pipelines.prepare import findings, permissions, topics
 from relay_pipelines.protocol import admin, error_codes
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
-from relay_pipelines.run.across_mirrors import Survey
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, state_topics
@@ -35,15 +34,16 @@ _TOPICS_SHOWN = 3
 _TASK_REMEDY = "executors need a way to every broker, and certificate files at the same paths"
 
 
-def check(
-    name: str, mirror: Mirror, clock: Clock, survey: Survey | None = None
-) -> Iterator[Finding]:
+Taken = dict[tuple[str, TopicPartition], str]
+"""Destination cluster id and topic-partition -> the mirror that copies to it."""
+
+
+def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -> Iterator[Finding]:
     """Yield findings on classes, on every cluster, and, if all clusters answer, on topics.
 
     Args:
-        survey: what the checks of other mirrors have seen; it grows.
+        taken: what the checks of other mirrors have seen; it grows.
     """
-    survey = survey or Survey()
     yield from _classes(name, mirror)
     clusters: list[tuple[Cluster, type[RetriableError]]] = [
         *((node, SourceError) for node in mirror.nodes),
@@ -52,7 +52,7 @@ def check(
     all_answer = True
     for cluster, kind in clusters:
         with ClusterClient(cluster, kind, name, mirror.copy_options, clock) as client:
-            for finding in _probe(name, mirror, client, survey, at_source=kind is SourceError):
+            for finding in _probe(name, mirror, client, at_source=kind is SourceError):
                 all_answer = all_answer and finding.severity is not Severity.ERROR
                 yield finding
     if all_answer:
@@ -61,7 +61,7 @@ def check(
             yield from _topics(name, mirror, snapshot)
             yield from _state_topics(name, snapshot)
             yield from _hidden(name, mirror, snapshot, clock)
-            yield from _shared(name, mirror, snapshot, survey)
+            yield from _shared(name, mirror, snapshot, {} if taken is None else taken)
         except RelayError as error:
             yield _error(name, error)
 
@@ -139,7 +139,7 @@ def _classes(name: str, mirror: Mirror) -> Iterator[Finding]:
 
 
 def _probe(
-    name: str, mirror: Mirror, client: ClusterClient, survey: Survey, *, at_source: bool
+    name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool
 ) -> Iterator[Finding]:
     where = f"{name}: {'node' if at_source else 'to'} {client.cluster}"
     try:
@@ -156,7 +156,6 @@ def _probe(
         for topic, shown in metadata.topics.items()
         if not shown.is_internal and not shown.error_code
     )
-    survey.add(client.cluster, metadata.cluster_id, visible)
     if at_source:
         yield from _copies_of_others(where, client)
         decisions = select(visible, mirror.topics.allow, mirror.topics.deny)
@@ -226,7 +225,7 @@ def _hidden(
 
 
 def _shared(
-    name: str, mirror: Mirror, snapshot: ClusterSnapshot, survey: Survey
+    name: str, mirror: Mirror, snapshot: ClusterSnapshot, taken: Taken
 ) -> Iterator[Finding]:
     """Yield the other mirrors of the file that are to copy to the same topic-partitions."""
     unpinned = {topic for topic, to in snapshot.targets.items() if to.partition is None}
@@ -239,7 +238,7 @@ def _shared(
         cluster_id = client.metadata().cluster_id
     configured = defaultdict[str, set[str]](set)
     for tp in partitions:
-        other = survey.taken.setdefault((cluster_id, tp), name)
+        other = taken.setdefault((cluster_id, tp), name)
         if other != name:
             configured[other].add(tp.topic)
     for other, names in configured.items():

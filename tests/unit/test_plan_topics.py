@@ -1,10 +1,8 @@
-"""Which topics are copied, their names, and ways on which they would return, as tables."""
+"""Which topics are copied, and their names, as tables."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,6 @@ from relay_pipelines.plan.topic_selection import (
     select,
     targets,
 )
-from relay_pipelines.plan.ways import MirrorNames, errors, returns, starts
 from tests.support.tables import titled
 
 
@@ -165,133 +162,3 @@ def test_a_newcomer_gives_way(holders, refused):
 )
 def test_names_are_legal_as_brokers_see_it(name, legal):
     assert is_topic_name(name) is legal
-
-
-NAMES = {"A": "a", "B": "b", "C": "c", "D": "d"}
-
-
-def mirror(name: str, **topics: Any) -> MirrorNames:
-    """Return the mirror `ab` from A to B; `acb` reads A and C, which hold the same records."""
-    *sources, destination = list(name.upper())
-    everything = {"allow": [".*"], "deny": [], "rename": "{topic}"} | topics
-    return MirrorNames(name, frozenset(sources), destination, **everything)
-
-
-def lines(mirrors: Sequence[MirrorNames], topics: Mapping[str, Sequence[str]]) -> list[str]:
-    found = returns(mirrors, starts(mirrors, topics))
-    return list(map(str, errors(found, NAMES.__getitem__)))
-
-
-PREFIX_A, PREFIX_B = {"rename": "a.{topic}"}, {"rename": "b.{topic}"}
-
-
-DENIES_A, DENIES_B = {"deny": [r"a\..*"]}, {"deny": [r"b\..*"]}
-
-
-# the way, with each mirror in brackets, and what denies it in which mirror
-COME_BACK = {
-    "two mirrors without prefixes, whichever side has the topic": (
-        [mirror("ab"), mirror("ba")],
-        {"A": ["orders"], "B": ["orders"]},
-        "orders at a -> orders at b [ab] -> orders at a [ba]",
-        "'orders' @ 'ba'",
-    ),
-    "one of two mirrors does not deny the prefix of the other": (
-        [mirror("ab", **PREFIX_A, **DENIES_B), mirror("ba", **PREFIX_B)],
-        {"A": ["orders", "payments"], "B": ["orders"]},
-        "orders at a -> a.orders at b [ab] -> b.a.orders at a [ba], and so would 1 more topic",
-        r"'a\..*' @ 'ba'",
-    ),
-    "a ring of three": (
-        [mirror("ab"), mirror("bc"), mirror("ca", allow=["o.*"])],
-        {"A": ["orders", "payments"]},
-        "orders at a -> orders at b [ab] -> orders at c [bc] -> orders at a [ca]",
-        "'orders' @ 'ca'",
-    ),
-    "a way that leads into a ring is not part of it": (
-        [mirror("da"), mirror("ab"), mirror("ba")],
-        {"D": ["orders"]},
-        "orders at a -> orders at b [ab] -> orders at a [ba]",
-        "'orders' @ 'ba'",
-    ),
-    "only one of two ways to a topic comes back": (
-        [
-            *(mirror(name, allow=["order."]) for name in ("ea", "ab", "ac", "bd", "cd")),
-            mirror("db", rename="d.{topic}"),
-        ],
-        {"E": ["orders"]},
-        "orders at b -> orders at d [bd] -> d.orders at b [db]",
-        "'orders' @ 'db'",
-    ),
-    "a name that allow spells out, before the topic exists": (
-        [mirror("ab", allow=[r"orders\.eu"]), mirror("ba")],
-        {},
-        "orders.eu at a -> orders.eu at b [ab] -> orders.eu at a [ba]",
-        "'orders.eu' @ 'ba'",
-    ),
-    "a quarantine": (
-        [
-            mirror("ab", **PREFIX_A, quarantine=lambda _, copy: f"{copy}.quarantine"),
-            mirror("ba", allow=[r".*\.quarantine"]),
-        ],
-        {"A": ["orders"]},
-        "orders at a -> a.orders.quarantine at b [ab] -> a.orders.quarantine at a [ba]",
-        r"'a\..*' @ 'ba'",
-    ),
-    "to another node of the source": (
-        [mirror("acb"), mirror("bc")],
-        {"A": ["orders"]},
-        "orders at c -> orders at b [acb] -> orders at c [bc]",
-        "'orders' @ 'bc'",
-    ),
-    "a copy within the cluster where the way begins, and within the other": (
-        [
-            *(mirror("aa", allow=["ord.*"], rename="in"), mirror("ab", allow=["i.*"])),
-            *(mirror("bb", allow=["i.*"], rename="out"), mirror("ba", allow=["out"])),
-        ],
-        {"A": ["orders"]},
-        "in at a -> in at b [ab] -> out at b [bb] -> out at a [ba]",
-        "'out' @ 'ba'",
-    ),
-    "many topics are one line, with the first patterns": (
-        [mirror("ab"), mirror("ba")],
-        {"A": ["e", "d", "c", "b", "a"]},
-        "a at a -> a at b [ab] -> a at a [ba], and so would 4 more topics",
-        "'a', 'b', 'c' and 2 more @ 'ba'",
-    ),
-}
-
-
-GO_ON = {
-    "prefixes that both deny": (
-        [mirror("ab", **PREFIX_A, **DENIES_B), mirror("ba", **PREFIX_B, **DENIES_A)],
-        {"A": ["orders", "b.orders"], "B": ["orders", "a.orders"]},
-    ),
-    "different topics in both directions": (
-        [mirror("ab", allow=["orders"]), mirror("ba", allow=["payments"])],
-        {"A": ["orders", "payments"], "B": ["orders", "payments"]},
-    ),
-    "a hub": ([mirror("ab"), mirror("bc"), mirror("bd")], {"A": ["orders"]}),
-    "a diamond": ([mirror(name) for name in ("ab", "ac", "bd", "cd")], {"A": ["orders"]}),
-    "within one cluster, which decides by itself": (
-        [mirror("aa", rename="{topic}.copy"), mirror("aba", rename="{topic}.again")],
-        {"A": ["orders"]},
-    ),
-    "a name no mirror may copy to": (
-        [mirror("ab", rename="__{topic}"), mirror("ba")],
-        {"A": ["o"]},
-    ),
-}
-
-
-@pytest.mark.parametrize("title", COME_BACK)
-def test_a_return_is_one_line_with_its_path_and_remedy(title: str) -> None:
-    mirrors, topics, way, denied = COME_BACK[title]
-    way = re.sub(r"\[(\w+)\]", r"(mirror \1)", way)
-    remedy = denied.replace(" @ ", " to topics.deny of mirror ")
-    assert lines(mirrors, topics) == [f"records would come back: {way}; add {remedy}"]
-
-
-@pytest.mark.parametrize("title", GO_ON)
-def test_what_does_not_come_back_is_not_refused(title: str) -> None:
-    assert lines(*GO_ON[title]) == []
