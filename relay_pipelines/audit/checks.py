@@ -142,7 +142,7 @@ def lower_priority() -> None:
 
 def write_page(
     context: dg.OpExecutionContext | dg.AssetCheckExecutionContext,
-    reports: Sequence[AuditReport],
+    report: AuditReport,
     now_ms: int,
 ) -> None:
     """Write the HTML page of a run where Dagster keeps its files, and delete the oldest ones."""
@@ -152,7 +152,7 @@ def write_page(
     path = folder / f"{context.run.run_id}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        text = page.page([report.audit for report in reports], now_ms)
+        text = page.page([report.audit], now_ms)
         path.write_text(text, encoding="utf-8")
         pages = sorted(folder.glob("*.html"), key=lambda page: page.stat().st_mtime_ns)
         for old in pages[:-KEPT_PAGES]:
@@ -160,8 +160,7 @@ def write_page(
     except OSError as error:
         context.log.warning("the HTML page of the audit could not be written: %s", error)
         return
-    for report in reports:
-        report.page = path
+    report.page = path
 
 
 def numbers(partitions: Collection[PartitionAudit]) -> dict[str, int | float]:
@@ -234,9 +233,8 @@ def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
             yield from last_evaluations(context.instance, keys)
             return
         lower_priority()
-        window = context.run.tags.get(_PARTITION)
         request = scheduled_request(settings, topics=tuple(key.asset_key.path[-1] for key in keys))
-        request = replace(request, windows=(window,) if window else ())
+        request = replace(request, window=context.run.tags.get(_PARTITION, ""))
 
         def audit(stop: Stop, session: Session) -> Iterator[dg.AssetCheckEvaluation]:
             try:
@@ -244,7 +242,7 @@ def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
             except RelayError as error:
                 yield from not_audited(lane.path, request, error, kafka.clock)
                 return
-            write_page(context, [report], kafka.clock.now_ms())
+            write_page(context, report, kafka.clock.now_ms())
             yield from evaluations(report, kafka)
 
         pyspark = spark_of(context, lane.prefix)
@@ -252,7 +250,7 @@ def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
 
     description = (
         "The destination is what the source was, by the last audit. Executed here, it audits all"
-        f" that the ledger has, at the level {settings.level}; launch the job `audit` for windows,"
+        f" that the ledger has, at the level {settings.level}; launch the job `audit` for a window,"
         " dates and other levels."
     )
     return build_topic_checks(naming.AUDIT, description, lane, mirror, body, uses_spark=True)
@@ -348,7 +346,7 @@ def _evaluation(
     Without a partition, the next window would make the check "not evaluated".
     """
     now = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
-    partition = next(iter(request.windows), None) or now.isoformat(timespec="milliseconds")
+    partition = request.window or now.isoformat(timespec="milliseconds")
     return result.evaluation(naming.topic_check(path, topic, naming.AUDIT), partition)
 
 
@@ -467,6 +465,6 @@ def command(
     words += ["--topic", tp.topic, "--partition", str(tp.partition)]
     if first is not None:
         words += ["--offsets", f"{first.chunk.source.start}:{first.chunk.source.end}"]
-    elif request.windows:
-        words += ["--window", *request.windows]
+    elif request.window:
+        words += ["--window", request.window]
     return shlex.join([*words, "--level", str(Level.FULL)])

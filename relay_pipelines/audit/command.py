@@ -30,8 +30,8 @@ from relay_pipelines.request import asked_fields
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.settings import Mirror
 
-_Done = tuple[str, AuditRequest, Audit | None]
-"""The name of a mirror, and what was asked and found; None if it could not be audited."""
+_Done = tuple[str, Audit | None]
+"""The name of a mirror, and what was found; None if it could not be audited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Written:
 
             metrics.require_rewritable(self.textfile, metrics.NAMES)
 
-    def metrics(self, audits: Iterable[_Done]) -> None:
+    def metrics(self, request: AuditRequest, audits: Iterable[_Done]) -> None:
         """Write the metrics, if they are wanted.
 
         Raises:
@@ -63,8 +63,8 @@ class Written:
         if self.textfile is not None:
             from relay_pipelines.audit import metrics
 
-            for each in audits:
-                metrics.write(self.textfile, metrics.Audited(*each))
+            for mirror, audit in audits:
+                metrics.write(self.textfile, metrics.Audited(mirror, request, audit))
 
     def page(self, audits: Sequence[Audit]) -> None:
         """Write the page, if it is wanted.
@@ -103,26 +103,25 @@ def run(
     with stop.heard():
         try:
             for name, mirror in selected_mirrors(settings, names).items():
-                for one in request.one_by_one():
-                    audit = None
-                    with invocation.reporting_errors(name):
-                        bound = replayed(name, mirror) if replayed else (name, mirror)
-                        audit = _audit(*bound, session, one)
-                        for topic in set(one.topics) - audit.topics.keys():
-                            invocation.fail(no_entries(topic, audit.topics), name)
-                        report(invocation, audit, as_json=as_json)
-                    audits.append((audit.mirror if audit else name, one, audit))
+                audit = None
+                with invocation.reporting_errors(name):
+                    bound = replayed(name, mirror) if replayed else (name, mirror)
+                    audit = _audit(*bound, session, request)
+                    for topic in set(request.topics) - audit.topics.keys():
+                        invocation.fail(no_entries(topic, audit.topics), name)
+                    report(invocation, audit, as_json=as_json)
+                audits.append((audit.mirror if audit else name, audit))
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; run again, or audit less with --since or --level sample")
         finally:
             session.stop()
-    found = [audit for *_, audit in audits if audit is not None]
+    found = [audit for _, audit in audits if audit is not None]
     if as_json:
         messages.document({"mirrors": [audit_document(audit) for audit in found]})
     with invocation.reporting_errors():
         if not stop():  # an audit that was cut short proves nothing
-            written.metrics(audits)
+            written.metrics(request, audits)
     with invocation.reporting_errors():
         written.page(found)
     return invocation.exit_code

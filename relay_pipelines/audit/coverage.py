@@ -402,10 +402,10 @@ def _require_known(
             remedy=f"it has the partitions {', '.join(map(str, partitions))}",
         )
     windows = {entry.window for entries in grouped.values() for entry in entries} - {""}
-    for window in set(selection.windows) - windows:
+    if selection.window and selection.window not in windows:
         raise ConfigError(
-            f"the ledger has no entries of the window {window!r}",
-            remedy=nearest(window, sorted(windows)[-10:], "windows")
+            f"the ledger has no entries of the window {selection.window!r}",
+            remedy=nearest(selection.window, sorted(windows)[-10:], "windows")
             if windows
             else "no window copied anything that it still has; see `relay ledger`",
         )

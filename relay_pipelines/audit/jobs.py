@@ -86,7 +86,7 @@ def scheduled(
         context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
     ) -> Iterator[Batch]:
         request, known = filled(AuditRequest, context.op_config), _known(name, mirror, catalog)
-        (report,) = yield from _audit(context, kafka, session, stop, path, request, known)
+        report = yield from _audit(context, kafka, session, stop, path, request, known)
         yield [_history(report)]
 
     defaults = {"level": by_itself.level, "share": by_itself.share, "strict": by_itself.strict}
@@ -129,7 +129,7 @@ def _audit(
     path: str,
     request: AuditRequest,
     known: Collection[str],
-) -> Generator[Batch, None, list[AuditReport]]:
+) -> Generator[Batch, None, AuditReport]:
     """Audit, and yield the result of each topic; a difference fails checks, and not the run.
 
     Args:
@@ -139,23 +139,19 @@ def _audit(
         dg.Failure: something could not be read, or the ledger does not have it.
     """
     checks.lower_priority()
-    reports: list[AuditReport] = []
-    failures: list[str] = []
-    for one in request.one_by_one():
-        try:
-            reports.append(checks.run(context, kafka, session, stop, path, one))
-        except RelayError as error:
-            if isinstance(error, TamperedError):
-                named = replace(one, topics=one.topics or tuple(sorted(known)))
-                yield list(checks.not_audited(path, named, error, kafka.clock))
-            failures.append(str(error))
-    checks.write_page(context, reports, kafka.clock.now_ms())
-    for report in reports:
-        yield list(checks.evaluations(report, kafka))
-        failures += texts(report.audit.findings, Severity.ERROR)
-    if failures:
-        raise _failure(f"{path.rpartition('/')[2]}: {'; '.join(failures[:_SHOWN])}")
-    return reports
+    mirror = path.rpartition("/")[2]
+    try:
+        report = checks.run(context, kafka, session, stop, path, request)
+    except RelayError as error:
+        if isinstance(error, TamperedError):
+            named = replace(request, topics=request.topics or tuple(sorted(known)))
+            yield list(checks.not_audited(path, named, error, kafka.clock))
+        raise _failure(f"{mirror}: {error}") from None
+    checks.write_page(context, report, kafka.clock.now_ms())
+    yield list(checks.evaluations(report, kafka))
+    if failures := texts(report.audit.findings, Severity.ERROR):
+        raise _failure(f"{mirror}: {'; '.join(failures[:_SHOWN])}")
+    return report
 
 
 def _failure(what: str) -> dg.Failure:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -79,7 +78,7 @@ class Selection:
     Args:
         topics: source topics; none for all.
         partition: of the one topic; None for all.
-        windows: keys of windows; none for any.
+        window: the key of a window; empty for any.
         offsets: source offsets of the topic, half-open; None instead of a number for the first that
             the ledger has, and for the checkpoint.
         since_ms, until_ms: times of commits, half-open; None for no limit.
@@ -91,13 +90,7 @@ class Selection:
     partition: int | None = asked(
         "Only this partition of the topic.", None, short="p", metavar="N", least=0
     )
-    windows: tuple[str, ...] = asked(
-        "Only the offsets of this window; may be repeated.",
-        (),
-        name="window",
-        short="w",
-        metavar="W",
-    )
+    window: str = asked("Only the offsets of this window.", "", short="w", metavar="W")
     offsets: Offsets | None = asked(
         "Source offsets of the topic from START up to, not including, END.",
         None,
@@ -121,7 +114,7 @@ class Selection:
             for name in ("partition", "offsets"):
                 if getattr(self, name) is not None:
                     raise ConfigError(f"{name} needs a topic", remedy="name one source topic")
-        if self.windows and (self.offsets or by_time):
+        if self.window and (self.offsets or by_time):
             raise ConfigError(
                 "a window names offsets by itself", remedy="leave out offsets, since and until"
             )
@@ -142,7 +135,7 @@ class Selection:
     @property
     def by_entries(self) -> bool:
         """Whether it selects ledger entries, and not offsets."""
-        return bool(self.windows) or self.since_ms is not None or self.until_ms is not None
+        return bool(self.window) or self.since_ms is not None or self.until_ms is not None
 
     def has(self, tp: TopicPartition) -> bool:
         """Whether it includes a topic-partition."""
@@ -151,7 +144,7 @@ class Selection:
     def wants(self, entry: LedgerEntry) -> bool:
         """Whether it includes the copy of these records."""
         return (
-            entry.window in (self.windows or {entry.window})
+            self.window in {"", entry.window}
             and (self.since_ms is None or entry.committed_at_ms >= self.since_ms)
             and (self.until_ms is None or entry.committed_at_ms < self.until_ms)
         )
@@ -196,10 +189,3 @@ class AuditRequest(Selection):
             )
         if not 0 <= self.share <= _ALL_PERCENT:
             raise ConfigError(f"share: expected 0 to 100 percent, got {self.share}")
-
-    def one_by_one(self) -> Iterator[AuditRequest]:
-        """Yield a request for each window: between two windows others may have copied."""
-        for window in self.windows:
-            yield replace(self, windows=(window,))
-        if not self.windows:
-            yield self

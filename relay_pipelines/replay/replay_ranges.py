@@ -237,8 +237,7 @@ def at_destination(
 def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> list[Selected]:
     """Return what the ledger has of the request; of a time span, all."""
     ledger = read_verified_ledger(name, mirror, clock)
-    windows = (request.window,) if request.window else ()
-    selection = Selection((request.topic,), request.partition, windows, request.offsets)
+    selection = Selection((request.topic,), request.partition, request.window, request.offsets)
     for broken in ledger.breaks:
         if selection.has(broken.topic_partition):
             raise TamperedError(

@@ -76,7 +76,7 @@ def test_the_first_difference(
 
 def test_what_is_first_without_a_record() -> None:
     """The problem, the offsets and the window in the command; what others wrote; what is unread."""
-    found = evaluated(audited(), replace(REQUEST, windows=("w",)))
+    found = evaluated(audited(), replace(REQUEST, window="w"))
     assert not found.passed
     assert found.partition == "w"
     metadata = values(found)

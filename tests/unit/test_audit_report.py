@@ -108,7 +108,7 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("asked", "stays"),
     [
-        ({"windows": ("w2",)}, True),
+        ({"window": "w2"}, True),
         ({"partition": 0, "topics": ("orders",)}, True),
         ({"offsets": (0, 9), "topics": ("orders",)}, True),
         ({"since_ms": 1}, True),
@@ -130,7 +130,7 @@ def test_a_failed_check_stays_until_the_whole_topic_passes(
     partition.uncompared["retention"] = 10
     good.request = request = AuditRequest(**{"level": Level.FULL, **asked})
     partition.level = request.level
-    metrics.write(textfile, metrics.Audited("m", AuditRequest(windows=("w1",)), bad))
+    metrics.write(textfile, metrics.Audited("m", AuditRequest(window="w1"), bad))
     metrics.write(textfile, metrics.Audited("m", request, good))
     assert gauge(textfile, "check_failed") == {("orders", "audit"): float(stays)}
     verdicts = gauge(textfile, "audit_verdict")

@@ -171,8 +171,8 @@ def ranges(
         (Selection(), ["orders-0[5, 30)", "orders-1[0, 4)"]),
         (Selection(("orders",)), ["orders-0[5, 30)", "orders-1[0, 4)"]),
         (Selection(("orders",), 1), ["orders-1[0, 4)"]),
-        (Selection(windows=("w2",)), ["orders-0[10, 20)"]),
-        (Selection(windows=("w1",)), ["orders-0[5, 10)", "orders-1[0, 4)"]),
+        (Selection(window="w2"), ["orders-0[10, 20)"]),
+        (Selection(window="w1"), ["orders-0[5, 10)", "orders-1[0, 4)"]),
         (Selection(("orders",), 0, offsets=(7, 25)), ["orders-0[7, 25)"]),
         (Selection(("orders",), 0, offsets=(7, None)), ["orders-0[7, 30)"]),
         (Selection(("orders",), 0, offsets=(None, 99)), ["orders-0[5, 99)"]),
@@ -193,7 +193,7 @@ def test_how_far_a_selection_reaches() -> None:
     """
     (found, _) = select(Selection(), LEDGER[:-1], CHECKPOINTS)
     assert (str(found.range), found.copied_to) == ("orders-0[5, 30)", 30)
-    (found,) = select(Selection(windows=("w2",)), LEDGER, CHECKPOINTS)
+    (found,) = select(Selection(window="w2"), LEDGER, CHECKPOINTS)
     assert found.copied_to == 20
     assert ranges(Selection(("orders",), 0), checkpoints={}) == ["orders-0[5, 30)"]
 
@@ -218,7 +218,7 @@ def test_offsets_of_an_earlier_history_are_not_audited() -> None:
             "the ledger has no entries of orders-7; it has the partitions 0, 1",
         ),
         (
-            Selection(windows=("w33",)),
+            Selection(window="w33"),
             "the ledger has no entries of the window 'w33'; did you mean 'w3'?",
         ),
         (
