@@ -22,6 +22,9 @@ from tests.support.trap import Trap
 
 _TESTS = Path(__file__).parent
 _QUICK_ROOMS = ("contract", "property", "unit")
+_FIRST = ("test_tampering.py", "test_versions.py", "test_time.py", "test_task_python.py")
+"""Files that wait for minutes: last in a run, a worker would be alone with one of them."""
+
 _LONG_MINUTES = 3.0
 """What a test that is marked `long` takes, unless its marker says it."""
 
@@ -53,6 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.relative_to(_TESTS).parts[0] in _QUICK_ROOMS:
             item.add_marker(pytest.mark.quick)
+    items.sort(key=lambda item: item.path.name not in _FIRST)
     if config.option.for_minutes:
         items[:] = _chosen(items, config.option.for_minutes, config.option.seed)
 

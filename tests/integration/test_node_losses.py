@@ -44,6 +44,11 @@ def _no_spark() -> None:
     raise AssertionError("there is no SQL to check")
 
 
+def errors_of(taken: ClusterSnapshot) -> list[errors.RelayError]:
+    """What is held back of a snapshot."""
+    return list(run_plan.plan(taken).data_losses)
+
+
 @dataclass
 class Pair:
     """Two identical nodes with two topic-partitions; ten records of each were copied from `a`."""
@@ -155,6 +160,10 @@ class Pair:
         at = TopicPartition(self.rename.format(topic=self.topic), partition)
         return [record.value for record in records_of(self.destination, at)]
 
+    def assert_whole(self) -> None:
+        """Each record of both topic-partitions has arrived once, in order."""
+        assert [self.arrived(0), self.arrived(1)] == [self.written()] * 2
+
     def written(self, lost: range = range(0)) -> list[bytes | None]:
         """Return the records of each topic-partition without the lost ones."""
         return [
@@ -182,42 +191,30 @@ def pair(
     )
 
 
-@pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
-def test_the_node_with_the_records_is_chosen(pair: Pair, on_data_loss: str) -> None:
-    """The node whose records retention deleted is not read, be it up or down; nothing is lost."""
+def test_a_node_that_does_not_answer_may_have_the_records(pair: Pair) -> None:
+    """Only what it may have is held back, by name; once it is back, it is read: nothing is lost."""
     pair.retention("a", 0, 25)
-    down = pair.snapshot(on_data_loss, down="a")
-    assert (down.node.name, down.accepted, run_plan.plan(down).data_losses) == ("b", (), ())
-    taken = pair.snapshot(on_data_loss)
-    assert (taken.node.name, taken.accepted, run_plan.plan(taken).data_losses) == ("b", (), ())
+
+    taken = pair.snapshot("continue", down="b")
+
+    assert (taken.node.name, taken.accepted) == ("a", ())
+    (held,) = errors_of(taken)
+    assert (type(held), held.exit_code, "\n" in str(held)) == (SourceError, 1, False)
+    assert "retention took the offsets [10, 25) before they were copied" in str(held)
+    assert f"but node b does not answer: b broker {DOWN} cannot be reached" in str(held)
+    assert pair.copy(taken) == {1: (10, 30)}
+    for taken in (pair.snapshot("continue", down="a"), pair.snapshot("continue")):
+        assert (taken.node.name, taken.accepted, errors_of(taken)) == ("b", (), [])
     at = TopicPartition(pair.topic, 0)
     assert (
         f"a: {at} begins at 25 on this node, and the copy resumes at 10: retention took the"
         f" records between them" in taken.node_why
     )
-    assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
-    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+    assert pair.copy(taken) == {0: (10, 30)}
+    pair.assert_whole()
 
 
-@pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
-def test_a_node_that_does_not_answer_may_have_the_records(pair: Pair, on_data_loss: str) -> None:
-    """Only what it may have is held back, by name; once it is back, all of it is copied."""
-    pair.retention("a", 0, 25)
-
-    taken = pair.snapshot(on_data_loss, down="b")
-
-    assert (taken.node.name, taken.accepted) == ("a", ())
-    (held,) = run_plan.plan(taken).data_losses
-    assert (type(held), held.exit_code, "\n" in str(held)) == (SourceError, 1, False)
-    assert "retention took the offsets [10, 25) before they were copied" in str(held)
-    assert f"but node b does not answer: b broker {DOWN} cannot be reached" in str(held)
-    assert pair.copy(taken) == {1: (10, 30)}
-    assert pair.copy(pair.snapshot(on_data_loss)) == {0: (10, 30)}
-    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
-
-
-@pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
-def test_a_topic_that_a_guard_holds_removes_no_failover(pair: Pair, on_data_loss: str) -> None:
+def test_a_topic_that_a_guard_holds_removes_no_failover(pair: Pair) -> None:
     """A log that ends too early on the only node that answers, or is missing, stops no other."""
     truncated, whole = TopicPartition(pair.topic, 0), TopicPartition(pair.topic, 1)
     gone = TopicPartition(f"{pair.topic}.new", 0)
@@ -235,10 +232,10 @@ def test_a_topic_that_a_guard_holds_removes_no_failover(pair: Pair, on_data_loss
     write(pair.b, truncated, numbered(5))
     write(pair.b, whole, numbered(WRITTEN + 10))
 
-    taken = pair.snapshot(on_data_loss, down="a")
+    taken = pair.snapshot("continue", down="a")
 
     assert (taken.node.name, taken.accepted, dict(taken.deleted)) == ("b", (), {})
-    held = {error.topic_partition: error for error in run_plan.plan(taken).data_losses}
+    held = {error.topic_partition: error for error in errors_of(taken)}
     assert held.keys() == {truncated, gone}
     assert {error.exit_code for error in held.values()} == {1}
     assert "node a does not answer" in str(held[truncated])
@@ -295,8 +292,7 @@ def test_records_that_no_node_has_are_lost(pair: Pair) -> None:
     pair.retention("a", 0, 25)
     pair.retention("b", 0, 20)
 
-    held = run_plan.plan(pair.snapshot("fail"))
-    (loss,) = held.data_losses
+    (loss,) = errors_of(pair.snapshot("fail"))
     assert (type(loss), loss.exit_code) == (RetentionPassedError, 3)
     assert "retention took the offsets [10, 20) before they were copied" in str(loss)
 
@@ -314,7 +310,7 @@ def test_each_node_may_lack_other_records(pair: Pair) -> None:
     taken = pair.snapshot("continue")
 
     assert (taken.node.name, taken.accepted) == ("a", ())
-    (held,) = run_plan.plan(taken).data_losses
+    (held,) = errors_of(taken)
     facts = type(held), held.exit_code, held.topic_partition
     assert facts == (SourceError, 1, TopicPartition(pair.topic, 0))
     assert (
@@ -325,7 +321,7 @@ def test_each_node_may_lack_other_records(pair: Pair) -> None:
     taken = pair.snapshot("continue")
     assert (taken.node.name, taken.accepted) == ("b", ()), "by now it lacks nothing"
     assert pair.copy(taken) == {0: (10, 30)}
-    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+    pair.assert_whole()
 
 
 @pytest.mark.parametrize(
@@ -342,14 +338,12 @@ def test_a_topic_created_again_on_all_nodes_is_held_back(pair: Pair, low: int, e
     assert [outcome.error_kind for outcome in copies] == ["TopicRecreatedError"] * 2
     assert not any(outcome.diverged for outcome in copies)
 
-    held = run_plan.plan(pair.snapshot("fail"))
-    assert [(type(loss), loss.exit_code) for loss in held.data_losses] == [
-        (TopicRecreatedError, 3)
-    ] * 2
-    assert "deleted and created again" in str(held.data_losses[0])
-    taken = pair.snapshot("fail", down="b")
-    assert [type(loss) for loss in run_plan.plan(taken).data_losses] == [SourceError] * 2
-    assert "node b does not answer" in str(run_plan.plan(taken).data_losses[0])
+    held = errors_of(pair.snapshot("fail"))
+    assert [(type(loss), loss.exit_code) for loss in held] == [(TopicRecreatedError, 3)] * 2
+    assert "deleted and created again" in str(held[0])
+    held = errors_of(pair.snapshot("fail", down="b"))
+    assert [type(loss) for loss in held] == [SourceError] * 2
+    assert "node b does not answer" in str(held[0])
 
     taken = pair.snapshot("continue")
     assert [type(loss) for loss in taken.accepted] == [TopicRecreatedError] * 2
@@ -374,20 +368,31 @@ def test_a_topic_created_again_before_its_first_copy(pair: Pair, down: str) -> N
     assert (taken.node.name, [at.begin for at in taken.positions]) == ("b" if down else "a", [0, 0])
 
 
-def test_a_topic_created_again_on_one_node_is_read_from_the_other(pair: Pair) -> None:
-    """Nothing proves the log of one node: the other one, with the log that was copied, is read."""
-    pair.create_again("a", low=COPIED)
-    assert pair.copy(pair.snapshot("fail")) == {0: (10, 30), 1: (10, 30)}
-    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+@pytest.mark.parametrize("again", ["a", "b"])
+def test_a_topic_created_again_on_one_node_is_read_from_the_other(pair: Pair, again: str) -> None:
+    """Nothing proves the log of one node, be it the last one that was read or not."""
+    other = "b" if again == "a" else "a"
+    pair.create_again(again, low=COPIED)
+    taken = pair.snapshot("continue", down=other)
+    assert (taken.accepted, list(run_plan.plan(taken).windows)) == ((), [])
+    losses = errors_of(taken)
+    assert [(type(loss), loss.exit_code) for loss in losses] == [(SourceError, 1)] * 2
+    assert f"node {other} does not answer" in str(losses[0])
+    assert pair.copy(pair.snapshot("continue")) == {0: (10, 30), 1: (10, 30)}
+    pair.assert_whole()
 
 
 def test_a_node_is_proved_before_it_is_needed(pair: Pair) -> None:
     """While both nodes answer they are compared, so that either may lose the last record copied."""
-    checkpoints = pair.snapshot("fail").checkpoints.values()
-    assert [sorted(known.topic_ids) for known in checkpoints] == [["a", "b"]] * 2
+    before = pair.snapshot("fail")
+    known = [sorted(each.topic_ids) for each in before.checkpoints.values()]
+    assert (known, before.node_behind) == ([["a", "b"]] * 2, 0)
     pair.retention("b", 0, COPIED)
     assert pair.copy(pair.snapshot("fail", down="a")) == {0: (10, 30), 1: (10, 30)}
-    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+    pair.assert_whole()
+    write(pair.a, TopicPartition(pair.topic, 0), numbered(20))
+    taken = pair.snapshot("fail")
+    assert (taken.node.name, taken.node_behind) == ("b", 20), "what only the other one has is said"
 
 
 def test_a_log_that_ends_at_the_checkpoint_proves_nothing(pair: Pair) -> None:
@@ -404,31 +409,10 @@ def test_a_log_that_ends_at_the_checkpoint_proves_nothing(pair: Pair) -> None:
         pair.retention("b", partition, WRITTEN)
     taken = pair.snapshot("continue", down="a")
     assert (taken.accepted, list(run_plan.plan(taken).windows)) == ((), [])
-    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+    pair.assert_whole()
 
 
-def test_a_node_that_nothing_proves_is_not_read(pair: Pair) -> None:
-    """A topic created again on a node that was never read, while the other node is down."""
-    pair.create_again("b", low=COPIED)
-    taken = pair.snapshot("continue", down="a")
-    assert (taken.accepted, list(run_plan.plan(taken).windows)) == ((), [])
-    losses = run_plan.plan(taken).data_losses
-    assert [(type(loss), loss.exit_code) for loss in losses] == [(SourceError, 1)] * 2
-    assert "node a does not answer" in str(losses[0])
-    assert pair.copy(pair.snapshot("continue")) == {0: (10, 30), 1: (10, 30)}
-    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
-
-
-def test_newer_records_of_another_node_are_said(pair: Pair) -> None:
-    """They are copied once the node that is read has them; until then, its lag says it."""
-    assert pair.snapshot("fail").node_behind == 0
-    write(pair.b, TopicPartition(pair.topic, 0), numbered(20))
-    taken = pair.snapshot("fail")
-    assert (taken.node.name, taken.node_behind) == ("a", 20)
-
-
-@pytest.mark.parametrize("is_a_read", [False, True])
-def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair, *, is_a_read: bool) -> None:
+def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair) -> None:
     """What only another node has of it is copied from there, or held back by name."""
     old, more = (TopicPartition(f"{pair.topic}.new", partition) for partition in range(2))
     create(pair.a, old.topic, 1, KEPT)
@@ -436,23 +420,25 @@ def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair, *, is_a_read
     for cluster, at in ((pair.a, old), (pair.b, old), (pair.b, more)):
         write(cluster, at, numbered(COPIED))
     delete_before(pair.a, old, 6)
-    if is_a_read:
-        for partition in range(2):
-            pair.retention("b", partition, 25)
-    taken = pair.snapshot("fail")
-    assert taken.node.name == ("a" if is_a_read else "b")
-    planned = run_plan.plan(taken)
-    new = {each.source.topic_partition: each.source for each in planned.ranges}
-    if not is_a_read:
-        assert [(new[at].start, new[at].end) for at in (old, more)] == [(0, COPIED)] * 2
-        assert not planned.data_losses
-        return
+
+    def planned(node: str) -> tuple[dict[TopicPartition, Any], list[errors.RelayError]]:
+        found = run_plan.plan(taken := pair.snapshot("fail"))
+        assert taken.node.name == node
+        new = {each.source.topic_partition: each.source for each in found.ranges}
+        return new, list(found.data_losses)
+
+    new, losses = planned("b")
+    assert [(new[at].start, new[at].end) for at in (old, more)] == [(0, COPIED)] * 2
+    assert losses == []
+    for partition in range(2):
+        pair.retention("b", partition, 25)
+    new, losses = planned("a")
     assert not new.keys() & {old, more}
-    assert [(type(error), error.topic_partition) for error in planned.data_losses] == [
+    assert [(type(error), error.topic_partition) for error in losses] == [
         (SourceError, old),
         (SourceError, more),
     ]
-    first, second = map(str, planned.data_losses)
+    first, second = map(str, losses)
     assert "begins at 6 on node a, but node b has the offsets before it" in first
     assert "node a does not have it, but node b has its offsets [0, 10)" in second
 

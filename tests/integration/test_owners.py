@@ -175,30 +175,6 @@ def test_runs_of_two_scopes_claim_at_once(topic: Topic) -> None:
     topic.assert_copied()
 
 
-@pytest.mark.parametrize("lanes", [8, pytest.param(PARTITIONS, marks=pytest.mark.long)])
-def test_lanes_that_begin_a_mirror_at_once(topic: Topic, lanes: int) -> None:
-    """All claim under the id of the mirror, and none gives up, although each fences the others.
-
-    The work grows with the square of the lanes: eight are those of 2,000 topics.
-    """
-    snapshot, together = topic.snapshot(), threading.Barrier(lanes)
-    ranges = run_plan.plan(snapshot).ranges
-
-    def claim(number: int) -> list[CopyRange]:
-        claimed = with_owners(topic.mirror_name, f"lane{number}", ranges[number::lanes], {})
-        together.wait(150)
-        owners.claim(snapshot, claimed, topic.mirror.copy_options, CLOCK)
-        return claimed
-
-    with ThreadPoolExecutor(lanes) as pool:
-        claimed = [one for some in pool.map(claim, range(lanes)) for one in some]
-    assert topic.snapshot().owners == {
-        copy_range.source.topic_partition: copy_range.owner for copy_range in claimed
-    }
-    assert statuses(topic.copy(claimed)) == {Status.DONE}
-    topic.assert_copied()
-
-
 def test_a_mirror_that_was_copied_without_owners(topic: Topic) -> None:
     """Each topic-partition belongs to its own id, from which the next run claims it."""
     ranges = run_plan.plan(topic.snapshot()).ranges[:12]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -35,11 +33,7 @@ CLOCK = SystemClock()
 
 @dataclass
 class Pinned:
-    """Two topics of two partitions each, all of which are copied to one partition.
-
-    Args:
-        first, second: the source topics.
-    """
+    """Two topics of two partitions each, all of which are copied to one partition."""
 
     source: Cluster
     destination: Cluster
@@ -90,43 +84,11 @@ def pinned(sides: Clusters, topic_name: str) -> Pinned:
     return made
 
 
-def expected(pinned: Pinned, count: int) -> dict[str, list[bytes]]:
-    return {
-        f"{topic}-{partition}": [
-            f"{topic}-{partition}:{number}".encode() for number in range(count)
-        ]
-        for topic in (pinned.first, pinned.second)
-        for partition in range(2)
-    }
-
-
 def by_source(values: list[bytes]) -> dict[str, list[bytes]]:
     found: dict[str, list[bytes]] = {}
     for value in values:
         found.setdefault(value.decode().rpartition(":")[0], []).append(value)
     return found
-
-
-def both_at_once(*work: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=step) for step in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
-
-
-def test_many_topics_to_one_partition(pinned: Pinned) -> None:
-    """The partition gets the records of all, in source order; one task copies them."""
-    taken = pinned.snapshot()
-    assert topics.missing(taken)[0].partitions == 4
-    topics.create(taken, None, OPTIONS, CLOCK)
-    groups = pack(run_plan.plan(taken).ranges, slots=4)
-    assert [len(group) for group in groups] == [4]
-    outcomes = list(copy_ranges(pinned.job(taken), groups[0]))
-    assert [outcome.error for outcome in outcomes] == [""] * 4
-    assert by_source(pinned.copied()) == expected(pinned, 50)
-    found = pinned.recount([outcome.range for outcome in outcomes])
-    assert [(result.problems, result.counted) for result in found] == [([], 50)] * 4
 
 
 def test_what_another_pinned_topic_partition_wrote_is_no_lost_checkpoint(pinned: Pinned) -> None:
@@ -159,8 +121,10 @@ def test_what_another_pinned_topic_partition_wrote_is_no_lost_checkpoint(pinned:
 def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     """When two runs interleave, each record is still counted for its own source."""
     taken = pinned.snapshot()
+    assert topics.missing(taken)[0].partitions == 4
     topics.create(taken, None, OPTIONS, CLOCK)
     ranges = run_plan.plan(taken).ranges
+    assert [len(group) for group in pack(ranges, slots=4)] == [4], "one task of a run copies them"
     # a batch at a time, and slowly
     slow = pinned.job(
         taken,
@@ -170,8 +134,18 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     def copy(some: list[CopyRange]) -> None:
         list(copy_ranges(slow, some))
 
-    both_at_once(*(partial(copy, _of(ranges, topic)) for topic in (pinned.first, pinned.second)))
-    assert by_source(pinned.copied()) == expected(pinned, 50)
+    halves = [
+        [each for each in ranges if each.source.topic_partition.topic == topic]
+        for topic in (pinned.first, pinned.second)
+    ]
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(copy, halves))
+    assert by_source(pinned.copied()) == {
+        str(each.source.topic_partition): [
+            f"{each.source.topic_partition}:{number}".encode() for number in range(50)
+        ]
+        for each in ranges
+    }
     sources = [value.decode().rpartition(":")[0] for value in pinned.copied()]
     assert sum(before != after for before, after in pairwise(sources)) > 3, "they did not meet"
     wanted = [copy_range.source for copy_range in ranges]
@@ -197,7 +171,3 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
         for result in pinned.recount(wanted)
         for problem in result.problems
     )
-
-
-def _of(ranges: list[CopyRange], topic: str) -> list[CopyRange]:
-    return [copy_range for copy_range in ranges if copy_range.source.topic_partition.topic == topic]

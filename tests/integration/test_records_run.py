@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 import uuid
 from dataclasses import dataclass
@@ -258,50 +256,3 @@ def test_an_unexpected_error_of_one_job_spares_the_others(
     assert without.startswith(f"8 of 12 planned ranges have no outcome: {first}, ")
     assert " and 5 more; what is committed stays" in without
     assert [len(topics.copied(kind, 0)) for kind in ("plain", "predicate", "anew")] == [0, 10, 20]
-
-
-STOPPED = """
-import sys
-from pathlib import Path
-
-from relay_pipelines import settings
-from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import run_plan
-from relay_pipelines.run import run
-from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.spark import session
-
-found = session.slots
-mirror = settings.load(Path(sys.argv[1])).mirror("handled")
-
-
-def ended(is_before):
-    def slots(started):
-        if is_before:
-            session.end(started)
-        number = found(started)
-        session.end(started)
-        return number
-
-    session.slots = slots
-    planned = run_plan.plan(cluster_snapshot.take_snapshot("handled", mirror, SystemClock()))
-    done = run.run(planned, mirror, lambda: session.connect("local[1]"), [], SystemClock())
-    print(done.exit_code, *done.failures, sep="; ")
-
-
-ended(True)
-ended(False)
-"""
-
-
-def test_a_session_stopped_before_its_first_job_copies_nothing(topics: Topics) -> None:
-    """The run fails and copies nothing, before or after Spark was asked for its slots."""
-    topics.write(20)
-    command = [sys.executable, "-c", STOPPED, str(topics.config())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    before, after = done.stdout.splitlines()
-    assert before.startswith("1; Spark no longer answers: "), done.stderr
-    assert after.startswith("1; "), done.stderr
-    assert "12 of 12 planned ranges have no outcome" in after
-    assert "Traceback" not in done.stderr
-    assert topics.copied("plain", 0) == []

@@ -102,10 +102,7 @@ def test_a_hidden_topic_that_relay_yaml_names(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Brokers hide topics that a user may not describe.
-
-    One that is named is an error, however its dot is written; a pattern only warns of it.
-    """
+    """Brokers hide topics that a user may not describe."""
     hidden = guarded.cluster(Listener.SASL_PLAINTEXT, username="unfollowed")
     there, name = destination_cluster.cluster(), f"{topic_name}.hidden"
     create(guarded.cluster(), name)

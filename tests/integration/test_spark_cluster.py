@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import urllib.request
 from collections import Counter
@@ -18,10 +17,10 @@ from relay_pipelines.demo.spark_cluster import SparkCluster
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.local_process import LocalProcess
 from relay_pipelines.model import TopicPartition
-from tests.chaos.harness import KEPT, Mirror, Process, Source, family, kill
+from tests.chaos.harness import KEPT, Mirror, Process, Source
 from tests.integration import spark_processes
 from tests.integration.spark_driver import ON_LOOPBACK
-from tests.support.independent import Record, create, ends, producer, put, read, until
+from tests.support.independent import Record, create, ends, producer, put, read
 from tests.support.trap import Trap
 
 pytestmark = [pytest.mark.long(minutes=5), pytest.mark.timeout(900)]
@@ -167,49 +166,4 @@ def test_executors_come_and_go_with_the_work(
         run.send(signal.SIGINT)
         assert run.end() == 130
         assert errors(run) == []
-    wide.assert_all_arrived()
-
-
-def test_a_task_that_may_not_fail_is_named(
-    bare_python: Path, mirror: Mirror, tmp_path: Path
-) -> None:
-    """With one attempt for a task, a line says which one failed; the next run copies the rest."""
-    trap = Trap.unset(tmp_path)
-    trap.set()
-    with spark_processes.standalone(tmp_path / "spark", bare_python) as cluster:
-        conf = {"spark.executorEnv.RELAY_FAULT": trap.fault, "spark.task.maxFailures": "1"}
-        run = mirror.start_run("", spark(cluster, conf))
-        run.wait_until(lambda: trap.sprung, "the trap")
-        (task, _) = stopped_task(cluster)
-        task.kill()
-        assert run.end() == 1
-        (line,) = errors(run)
-        at = rf"{mirror.source.topic}-\d"
-        assert re.fullmatch(
-            rf"error: {mirror.name}: the Spark job failed: task \d, of {at}(, {at})?, failed, and"
-            r" spark\.task\.maxFailures is 1: Lost task \d.* Python worker exited unexpectedly .*;"
-            r" \d of 2 planned ranges have no outcome; what is committed stays; run again .*",
-            line,
-        )
-        assert mirror.start_run("", spark(cluster, conf)).end() == 0
-    mirror.assert_all_arrived()
-
-
-def test_two_drivers_on_one_cluster(bare_python: Path, wide: Mirror, tmp_path: Path) -> None:
-    """One copies and the other waits; when the first one is killed, the other takes over."""
-    write(wide)
-    with spark_processes.standalone(tmp_path / "spark", bare_python, cores=3) as cluster:
-        leader = wide.start_run("", spark(cluster, {"spark.cores.max": "1"}), "--every", "1s")
-        leader.wait_until(lambda: any(copy_ends(wide).values()), "the first copies")
-        other = wide.start_run("", spark(cluster, {"spark.cores.max": "2"}), "--every", "1s")
-        waits = "of another deployment copies this mirror"
-        other.wait_until(lambda: waits in other.errors.read_text(), "the one that waits")
-        assert not all(copy_ends(wide).values())
-        kill(family(leader.popen.pid))
-        write(wide)
-        until(lambda: has_all(wide), "the takeover", 400)
-        assert "taking over" in other.errors.read_text(), "until then it has waited"
-        other.send(signal.SIGINT)
-        assert other.end() == 130
-        assert errors(other) == []
     wide.assert_all_arrived()

@@ -48,11 +48,7 @@ def test_a_run_on_a_cold_cluster(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has as many tasks as the work is worth, though no executor has registered yet.
-
-    Executors without the package receive it from the driver. A secret in `spark.conf` reaches them
-    without a command line.
-    """
+    """It has as many tasks as the work is worth, though no executor has registered yet."""
     told = subprocess.run(
         [bare_python, "-c", "import pyspark, relay_pipelines"],
         cwd=tmp_path,
@@ -141,18 +137,12 @@ def test_the_check_runs_a_job_on_the_cluster(
     assert found == f"ok      spark: its tasks run Python {ours}, with all packages"
     (line,) = check(standalone_master, "/no/python")
     assert "Spark's tasks have no Python: there is no /no/python where they run; set" in line
-    (port,) = free_ports(1)
-    (line,) = check(f"spark://127.0.0.1:{port}", str(bare_python))
-    assert f"no Spark answers at spark://127.0.0.1:{port}: " in line
 
 
 def test_a_killed_executor_costs_no_record(
     client: Client, standalone_master: str, mirror: Mirror, tmp_path: Path
 ) -> None:
-    """The task runs again on another executor, and the orphan is fenced.
-
-    The libraries that a killed JVM leaves behind are in the folder of the cluster.
-    """
+    """The task runs again on another executor, and the orphan is fenced."""
     trap = Trap.unset(tmp_path)
     job, ranges = mirror.job()
     trap.set()
@@ -181,10 +171,7 @@ def test_a_killed_executor_costs_no_record(
 def test_rounds_go_on_when_a_killed_cluster_is_back(
     bare_python: Path, mirror: Mirror, tmp_path: Path
 ) -> None:
-    """Master, worker and executor die in the middle of a chunk: one line each, and no record.
-
-    The first master that is back has no worker, and dies under the session that waits for one.
-    """
+    """Master, worker and executor die in the middle of a chunk: one line each, and no record."""
     trap = Trap.unset(tmp_path)
     mirror.more = {"give_up_after": "2s"}
     (port,) = free_ports(1)
@@ -262,12 +249,7 @@ print(len(rows), len(set(rows)), {row.window for row in rows})
 def test_spark_connect_copies_for_several_clients(
     client: Client, connect_remote: str, mirror: Mirror, tmp_path: Path
 ) -> None:
-    """A copy works on a cold and on a warm server, without warnings.
-
-    Each client ships the package again, and conflicts with none before it. The second one reads the
-    windows of a run: the server knows neither relay.yaml nor the package. A setting that only the
-    start of the server can apply is named in one line.
-    """
+    """A copy works on a cold and on a warm server, without warnings."""
     job, ranges = mirror.job()
     answer = client.ask(
         Request(None, connect_remote, {}, job, [[copy_range] for copy_range in ranges], times=2)
@@ -380,10 +362,7 @@ def test_an_interrupted_run_counts_what_was_committed(
 def test_rounds_go_on_when_a_server_answers_again(
     connect_remote: str, connect_trap: Trap, mirror: Mirror
 ) -> None:
-    """A server that hangs in the middle of a chunk is given up after half a minute, and named.
-
-    It accepts connections all the time. Its tasks wake as well, and double no record.
-    """
+    """A server that hangs in the middle of a chunk is given up after half a minute, and named."""
     connect_trap.set()
     run = mirror.start_run("", {"remote": connect_remote}, "--every", "1s")
     run.wait_until(lambda: connect_trap.sprung, "the trap")
@@ -393,10 +372,8 @@ def test_rounds_go_on_when_a_server_answers_again(
         if any(connect_remote.rpartition(":")[2] in word for word in each.cmdline())
     ]
     server.suspend()
-    stopped = time.monotonic()
     try:
         run.wait_until(lambda: "error: " in run.errors.read_text(), "the end of the wait")
-        waited = time.monotonic() - stopped
     finally:
         server.resume()
         for worker in server.children(recursive=True):
@@ -407,8 +384,6 @@ def test_rounds_go_on_when_a_server_answers_again(
     (line,) = [each for each in run.errors.read_text().splitlines() if each.startswith("error: ")]
     said = f"error: {mirror.name}: Spark at {connect_remote} has not answered for 30 s: it hangs; "
     assert line.startswith(said)
-    # the question may have been open for a moment before the server stopped
-    assert waited > 25, "a pause of its JVM is shorter"
     mirror.assert_all_arrived()
 
 

@@ -1,17 +1,14 @@
-"""A mirror's start offsets are fixed once, before its first record, even with several drivers."""
+"""Where a mirror starts: it is fixed once, before its first record, even with several drivers."""
 
 from __future__ import annotations
 
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from relay_pipelines.errors import FencedError, RetentionPassedError
+from relay_pipelines.errors import ConfigError, FencedError, RetentionPassedError
 from relay_pipelines.ledger import fencing, reader
 from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.model import Cluster, TopicPartition
@@ -21,16 +18,25 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.chaos.harness import family, kill
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
-from tests.support import commands
-from tests.support.independent import Record, client, create, delete, delete_before, until, write
+from tests.support import commands, consumers
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    client,
+    create,
+    delete,
+    delete_before,
+    until,
+    write,
+)
 from tests.support.planned_copy import copy_planned, prepared
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
 CLOCK = SystemClock()
 HISTORY = 10
+FIRST_MS = numbered(1)[0].timestamp[1]  # 2023-11-14T22:13:20Z
 
 
 @dataclass
@@ -93,32 +99,6 @@ def topic(sides: Clusters, topic_name: str) -> Topic:
     return Topic(*sides, topic_name)
 
 
-def test_a_killed_first_run_keeps_its_start_offsets(topic: Topic, tmp_path: Path) -> None:
-    """The next run does not copy the older records of the other topic-partitions."""
-    mirrors = {topic.mirror_name: topic.settings()}
-    # with settings of its own, no topic-partition shares a transaction with another
-    mirrors[topic.mirror_name]["topics"]["overrides"] = {topic.name: {"copy": {"parallelism": 1}}}
-    config = commands.configured(tmp_path, mirrors, spark={"master": "local[1]"})
-    assert commands.relay_here(config, "run").returncode == 0
-    assert topic.starts() == {0: HISTORY, 1: HISTORY, 2: HISTORY}
-    topic.write(range(3), 5)
-    token = tmp_path / "token"
-    fault = {"RELAY_FAULT": f"after_end_txn=SIGSTOP@1:{token}"}
-    process = subprocess.Popen(
-        [commands.RELAY, "--config", config, "run"], env=commands.environment() | fault
-    )
-    try:
-        until(token.exists, "the first commit", 120.0)
-    finally:
-        kill(family(process.pid))
-        process.wait()
-    until(lambda: len(topic.reached()) == 1, "the first checkpoint")
-
-    assert commands.relay_here(config, "run").returncode == 0
-
-    assert topic.arrived() == [5, 5, 5]
-
-
 def test_an_interrupted_first_run_keeps_its_start_offsets(topic: Topic) -> None:
     """The start offsets hold for every topic-partition, copied or not."""
     assert topic.copy(topic.snapshot(), only=1) == []
@@ -179,20 +159,6 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
 
     assert [position.begin for position in topic.snapshot().positions] == [15] * 3
     assert topic.starts() == {0: 15, 1: 15, 2: 15}
-
-
-def test_concurrent_drivers_plan_from_the_same_offsets(topic: Topic) -> None:
-    """All drivers plan from the same offsets while records arrive."""
-
-    def write() -> None:
-        for _ in range(20):
-            topic.write(range(3), 1)
-
-    with ThreadPoolExecutor(6) as pool:
-        surveys = [pool.submit(topic.snapshot) for _ in range(5)]
-        pool.submit(write).result()
-    begins = {tuple(position.begin for position in done.result().positions) for done in surveys}
-    assert begins == {tuple(topic.starts().values())}
 
 
 def test_a_new_partition_starts_at_its_first_record(topic: Topic) -> None:
@@ -292,3 +258,42 @@ def test_a_mirror_without_a_start_record(topic: Topic) -> None:
     topic.copy(topic.snapshot("earliest"), only=1)
     assert topic.copy(topic.snapshot("latest")) == [(1, 0, 10), (2, 0, 10)]
     assert topic.starts() == {}
+
+
+def test_start_at_a_timestamp(topic: Topic) -> None:
+    """The copy starts at the first record that is not older; if there is none, at the end."""
+    an_hour_later = (CREATE_TIME, FIRST_MS + 3_600_000)
+    write(topic.source, TopicPartition(topic.name, 1), [Record(None, b"", (), an_hour_later)])
+    within = "2023-11-14T22:13:20.060Z"
+    begins = {
+        within: [5, 5, 5],
+        "2023-11-14T23:43:20+01:00": [10, 10, 10],  # behind all but one
+        "2023-11-14": [0, 0, 0],
+        "2027-01-01": [10, 11, 10],
+    }
+    looks = {moment: topic.looked_at({"timestamp": moment}).positions for moment in begins}
+    assert {moment: [at.begin for at in looks[moment]] for moment in begins} == begins
+    start = {"timestamp": within}
+    assert topic.copy(topic.snapshot(start)) == [(0, 5, 10), (1, 5, 11), (2, 5, 10)]
+    topic.write(range(1), 1)
+    later = "what comes later is not looked up by its time"
+    assert topic.copy(topic.snapshot(start)) == [(0, 10, 11)], later
+    assert topic.arrived() == [6, 6, 5]
+
+
+def test_start_at_offsets(topic: Topic) -> None:
+    """Partitions without an offset start at the earliest; an offset out of range is an error."""
+    line = f"start.offsets: {topic.name}-1 ends at 10 on one, before 11; give an offset"
+    with pytest.raises(ConfigError, match=line):
+        topic.snapshot({"offsets": {f"{topic.name}-1": 11}})
+    taken = topic.snapshot({"offsets": {f"{topic.name}-1": 7, "another-3": 5}})
+    assert topic.copy(taken) == [(0, 0, 10), (1, 7, 10), (2, 0, 10)]
+
+
+def test_start_at_a_consumer_group(topic: Topic) -> None:
+    """Partitions without a commit start at the earliest; a group without commits is an error."""
+    group = f"group-{topic.name}"
+    with pytest.raises(ConfigError, match="has committed no offset of the mirrored topics on one"):
+        topic.snapshot({"group": group})
+    consumers.commit(topic.source, group, TopicPartition(topic.name, 1), 4)
+    assert topic.copy(topic.snapshot({"group": group})) == [(0, 0, 10), (1, 4, 10), (2, 0, 10)]

@@ -80,11 +80,9 @@ def assert_named(line: str, cluster: LocalCluster, advertised: LocalCluster) -> 
 
 @pytest.mark.parametrize(
     ("from_", "to"),
-    [("source", "askew"), ("askew", "source"), ("third", "askew"), ("askew", "third")],
+    [("source", "askew"), ("askew", "third")],
     ids=[
         "the destination advertises the source",
-        "the source advertises the destination",
-        "the destination advertises a third cluster",
         "the source advertises a third cluster",
     ],
 )

@@ -175,11 +175,7 @@ def _is_stopped(process: psutil.Process) -> bool:
 
 
 class Submission:
-    """Sends `relay` to YARN, to run in the application master by the script of the docs.
-
-    Args:
-        archive: the environment, with the package.
-    """
+    """Sends `relay` to YARN, to run in the application master by the script of the docs."""
 
     def __init__(self, folder: Path, archive: Path) -> None:
         self._script = folder / "relay_on_yarn.py"

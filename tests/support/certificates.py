@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,10 @@ def private_pem(key: Any, password: bytes | None = None) -> bytes:
             locked or serialization.NoEncryption(),
         )
     )
+
+
+def encrypted(key: Path, target: Path, password: str) -> Path:
+    """Write a private key once more, to be read with a password."""
+    command = ["openssl", "pkcs8", "-topk8", "-in", str(key), "-out", str(target)]
+    subprocess.run([*command, "-passout", f"pass:{password}"], check=True)
+    return target
