@@ -409,30 +409,6 @@ def move(
         str | None,
         typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Where cut writes the statement of the cut."
-        ),
-    ] = None,
-    sign: Annotated[
-        Path | None,
-        typer.Option(
-            "--sign", metavar="KEY", help="Sign it with this Ed25519 private key, a PEM file."
-        ),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against", metavar="FILE", help="A statement of the cut, with which verify compares."
-        ),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            "--key", metavar="KEY", help="The public key, in PEM, that must have signed it."
-        ),
-    ] = None,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a change.")] = False,
     as_json: Json = False,
@@ -440,7 +416,7 @@ def move(
     """Move producers and consumers to the copy, step by step, or take that back."""
     from relay_pipelines.move import command
 
-    how = command.How(step, yes, as_json, output, sign, against, key)
+    how = command.How(step, yes, as_json)
     return command.run(context.obj, mirror, request, how)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.accounted import ledger_kept_since_ms
@@ -94,12 +94,14 @@ class AttestedLedger:
         cluster_id: of the destination.
         chains: in the order of their topic-partitions; incomplete if there are breaks.
         checkpoints: as the heads of the chains were read.
+        move: the record of the mirror's move, as it was before all else was read; None for none.
     """
 
     cluster_id: str
     chains: tuple[AttestedChain, ...]
     breaks: tuple[ChainBreak, ...]
     checkpoints: Mapping[TopicPartition, Checkpoint]
+    move: dict[str, Any] | None
 
 
 @contextmanager
@@ -298,6 +300,7 @@ def _read(
     following = _Following(name, topic, entries)
     follower = LedgerFollower(to, name, None, options, clock, with_replays=True)
     with destination_client(name, to, options, clock, "ledger") as client, closing(follower):
+        move = client.retry(partial(checkpoint.read_move, client, name))
         ask = partial(ledger_kept_since_ms, client)
         kept = client.retry(ask)  # without the topic, checkpoints still know how many there were
         if kept:
@@ -309,7 +312,13 @@ def _read(
         if kept:
             following.add(_up_to_the_heads(follower.settled(), heads))
         chains, breaks = following.verify(heads, kept)
-        return AttestedLedger(client.cluster_id, tuple(chains), tuple(breaks), checkpoints)
+        return AttestedLedger(
+            client.cluster_id,
+            tuple(chains),
+            tuple(breaks),
+            checkpoints,
+            None if move is None else checkpoint.fields_of(move),
+        )
 
 
 def _up_to_the_heads(records: Iterable[LedgerRecord], heads: _Heads) -> Iterator[LedgerRecord]:

@@ -299,6 +299,11 @@ def owner_key(mirror: str, source: TopicPartition) -> bytes:
     return key_of(mirror, source) + _OWNER.encode()
 
 
+def move_key(mirror: str) -> bytes:
+    """The record key of a mirror's move: no mirror's name begins so."""
+    return f"@move/{mirror}".encode()
+
+
 def home(topic: str, key: bytes) -> TopicPartition:
     """The topic-partition of a key's checkpoint (or ledger entry)."""
     return TopicPartition(topic, zlib.crc32(key) % PARTITIONS)
@@ -431,6 +436,19 @@ def record_of(kind: type[_Record], value: bytes) -> _Record:
         return versioned(kind, value, _VERSION, TOPIC)
     except NOT_READABLE as error:
         raise _not_ours() from error
+
+
+def fields_of(value: bytes) -> dict[str, Any]:
+    """Return the fields of a value as they are stored.
+
+    Raises:
+        TamperedError: another program wrote it.
+    """
+    try:
+        found: dict[str, Any] = json.loads(value)
+    except ValueError as error:
+        raise _not_ours() from error
+    return found
 
 
 def from_record(value: bytes) -> Checkpoint:
@@ -839,6 +857,22 @@ def read_replays(
         )
         for start in sorted(starts, key=lambda start: start.decided_at_ms)
     ]
+
+
+def read_move(client: ClusterClient, mirror: str) -> bytes | None:
+    """Return the record of a mirror's move as it is stored; None if there is none.
+
+    Raises:
+        RelayError: the cluster does not answer, or a transaction stays open.
+    """
+    if not client.has_topic(TOPIC):
+        return None
+    key = move_key(mirror)
+    at = home(TOPIC, key)
+    wait_for_open_transactions(client, [at])
+    ends = client.list_offsets([at], LATEST, READ_COMMITTED)
+    value = followed.newest_values(client, ends, (key,)).get(key)
+    return None if value is None else value.raw
 
 
 def wait_for_open_transactions(

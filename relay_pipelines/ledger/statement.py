@@ -115,6 +115,7 @@ def attest(
             "made_at": made_at,
             "destination_cluster_id": ledger.cluster_id,
             "source_cluster_ids": _source_cluster_ids(ledger.checkpoints.values()),
+            "move": ledger.move,
         }
         signature = None
         if key is not None:
@@ -222,11 +223,6 @@ def read_key(key: Path) -> Ed25519PrivateKey:
     return private
 
 
-def signature_of(document: Mapping[str, Any], key: Ed25519PrivateKey) -> dict[str, str]:
-    """Return the signature of a document that fits into memory, with the public key."""
-    return _signature(key, [_signed(document)])
-
-
 def _signature(key: Ed25519PrivateKey, signed: Iterable[bytes]) -> dict[str, str]:
     """Return the signature of some text, with the public key."""
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:
@@ -263,7 +259,14 @@ def read_statement(path: Path, trusted: Path | None = None) -> Statement:
         ConfigError: there is no such file, it is no statement, or another one has signed it.
         TamperedError: it was changed after it was signed.
     """
-    document, signer = read_signed(path, _KIND, _VERSION, trusted)
+    document = _document(path)
+    signer = _signer(path, document)
+    if trusted is not None and signer != (expected := _public_key(trusted)):
+        raise ConfigError(
+            f"the statement {path} is {f'signed by {signer}' if signer else 'not signed'}, and not"
+            f" by {expected}",
+            remedy="ask its author for the signed statement, or for the right public key",
+        )
     try:
         attested = tuple(_attested(some) for some in document["topic_partitions"])
         return Statement(
@@ -277,45 +280,19 @@ def read_statement(path: Path, trusted: Path | None = None) -> Statement:
         raise _no_statement(path, "it is incomplete") from error
 
 
-def read_signed(
-    path: Path, kind: str, version: int, trusted: Path | None = None
-) -> tuple[dict[str, Any], str]:
-    """Read a document that may be signed, and check its signature.
-
-    Args:
-        kind, version: what it must say of itself.
-        trusted: as of `read_statement`.
-
-    Returns:
-        the document; and the public key that the signature fits, empty if it is not signed.
-
-    Raises:
-        ConfigError, TamperedError: as of `read_statement`.
-    """
-    document = _document(path, kind, version)
-    signer = _signer(path, document)
-    if trusted is not None and signer != (expected := _public_key(trusted)):
-        raise ConfigError(
-            f"the statement {path} is {f'signed by {signer}' if signer else 'not signed'}, and not"
-            f" by {expected}",
-            remedy="ask its author for the signed statement, or for the right public key",
-        )
-    return document, signer
-
-
-def _document(path: Path, kind: str, version: int) -> dict[str, Any]:
+def _document(path: Path) -> dict[str, Any]:
     text = _bytes_of("statement", path, _NEW_STATEMENT)
     try:
         document = json.loads(text)
     except ValueError:
         raise _no_statement(path, "it is no JSON") from None
-    if not isinstance(document, dict) or document.get("kind") != kind:
-        raise _no_statement(path, f"it does not say {kind!r}")
+    if not isinstance(document, dict) or document.get("kind") != _KIND:
+        raise _no_statement(path, f"it does not say {_KIND!r}")
     found = document.get("version")
-    if type(found) is int and found > version:
+    if type(found) is int and found > _VERSION:
         raise written_by_newer(f"the statement {path}")
-    if found != version:
-        raise _no_statement(path, f"its version is {document.get('version')}, not {version}")
+    if found != _VERSION:
+        raise _no_statement(path, f"its version is {document.get('version')}, not {_VERSION}")
     return document
 
 

@@ -8,7 +8,6 @@ gates            what must hold before a cut, and what a look has found of it
 rehearsal        all gates on live data, and what the cut would do now
 fence            stops producers, and verifies that nobody writes
 cut              the steps of a cut, each of which may be repeated
-cut_statement    where both histories part, as a file
 copying          copies what a mirror has left, and audits it
 way_back         brings home what was written at the destination since the cut
 way_back_mirror  the mirror that does it

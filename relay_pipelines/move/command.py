@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from relay_pipelines.errors import INTERRUPTED, ConfigError
 from relay_pipelines.finding import Finding
-from relay_pipelines.invocation import Invocation, require_writable, the_mirror
+from relay_pipelines.invocation import Invocation, the_mirror
 from relay_pipelines.move.gates import Gate
 from relay_pipelines.move.inventory import document as group_document
 from relay_pipelines.move.move import Move, MoveResult
@@ -36,32 +35,11 @@ class How:
 
     Args:
         yes: whether nobody is asked.
-        output: where the statement of a cut is written; None for nowhere.
-        sign: the key that signs it.
-        against: a statement to compare with; `key`, the public key that must have signed it.
     """
 
     do: MoveStep
     yes: bool
     as_json: bool
-    output: Path | None = None
-    sign: Path | None = None
-    against: Path | None = None
-    key: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.sign is not None and self.output is None:
-            raise ConfigError("--sign signs a statement", remedy="name its file with --output")
-        if self.against is not None and self.do is not MoveStep.VERIFY:
-            raise ConfigError("--against is of `relay move verify`", remedy="leave it out")
-        if self.key is not None and self.against is None:
-            raise ConfigError("--key is of a statement", remedy="name its file with --against")
-        if self.output is not None:
-            require_writable("--output", self.output)
-        if self.sign is not None:
-            from relay_pipelines.ledger.statement import read_key
-
-            read_key(self.sign)
 
 
 def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: How) -> int:
@@ -86,10 +64,6 @@ def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: H
 
 
 def _step(move: Move, how: How) -> MoveResult:
-    if how.against is not None:
-        from relay_pipelines.move.cut_statement import read_cut_statement
-
-        return move.verify(read_cut_statement(how.against, how.key))
     steps: dict[MoveStep, Callable[[], MoveResult]] = {
         MoveStep.FENCE: move.fence,
         MoveStep.CUT: move.cut,
@@ -120,16 +94,6 @@ def _show(invocation: Invocation, name: str, result: MoveResult, how: How) -> No
         for line in result.lines:
             stdout().print(f"{name}: {line}", soft_wrap=True)
         invocation.report(result.findings, name)
-    if how.output is not None and result.record.state is State.CUT:
-        from relay_pipelines.move.cut_statement import cut_statement, text_of
-
-        try:
-            how.output.write_bytes(text_of(cut_statement(result.record, how.sign)))
-        except (OSError, ConfigError) as error:
-            raise ConfigError(
-                f"it is cut, and the statement could not be written: {error}",
-                remedy="repeat `relay move cut --output`: it writes the statement again",
-            ) from error
 
 
 def document(result: MoveResult) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import getpass
 import socket
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from relay_pipelines.errors import ConfigError, FencedError, MovedError, RelayError
 from relay_pipelines.finding import Finding, Severity
@@ -310,25 +309,21 @@ class Move:
         groups = cut.groups_at_destination(self.name, destination, record)
         return MoveResult(record, [*cut.lines(record), *groups], cut.findings(record))
 
-    def verify(self, statement: Mapping[str, Any] | None = None) -> MoveResult:
+    def verify(self) -> MoveResult:
         """Look at both sides after the cut; changes nothing.
-
-        Args:
-            statement: of the cut, as it was read from a file, with which its record is compared.
 
         Raises:
             ConfigError: nothing is cut.
             RelayError: a cluster does not answer, or refuses.
         """
-        from relay_pipelines.move.verify import verify, with_statement
+        from relay_pipelines.move.verify import verify
 
         record = self.record()
         if record.state is not State.CUT:
             raise ConfigError(
                 f"{record.where}: there is nothing to verify", remedy=REMEDIES[record.state]
             )
-        result = verify(self.name, self.mirror, self.request, record, self.clock)
-        return result if statement is None else with_statement(result, statement)
+        return verify(self.name, self.mirror, self.request, record, self.clock)
 
     def back(self) -> MoveResult:
         """Give the topics back to the mirror, and lift the fence.

@@ -13,20 +13,19 @@ from functools import partial
 
 from relay_pipelines.errors import ConfigError, FencedError
 from relay_pipelines.json_codec import to_json
-from relay_pipelines.ledger import checkpoint, followed
+from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Acl, TopicPartition
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.output.formatting import format_time, plural
 from relay_pipelines.plan.owners import move_id
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode
 
 AclsByNode = Mapping[str, Sequence[Acl]]
 """Node -> ACLs there."""
 _VERSION = 1
-_PREFIX = "@move/"
 UNKNOWN = -1
 """An offset that nobody could ask for."""
 
@@ -247,8 +246,6 @@ class MoveRecords:
         self._mirror = mirror
         self._writer = writer
         self._by = by
-        self._key = f"{_PREFIX}{mirror}".encode()
-        self._home = checkpoint.home(checkpoint.TOPIC, self._key)
 
     def read(self) -> MoveRecord:
         """Return the record as it is; one without a state if there is none.
@@ -297,14 +294,10 @@ class MoveRecords:
             raise _overtaken(found)
 
     def _read(self) -> MoveRecord:
-        if not self._client.has_topic(checkpoint.TOPIC):
-            return MoveRecord(self._mirror)
-        checkpoint.wait_for_open_transactions(self._client, [self._home])
-        ends = self._client.list_offsets([self._home], LATEST, READ_COMMITTED)
-        value = followed.newest_values(self._client, ends, (self._key,)).get(self._key)
+        value = checkpoint.read_move(self._client, self._mirror)
         if value is None:
             return MoveRecord(self._mirror)
-        return checkpoint.record_of(MoveRecord, value.raw)
+        return checkpoint.record_of(MoveRecord, value)
 
     def _write(self, before: MoveRecord, after: MoveRecord) -> None:
         producer = self._take_over()
@@ -323,8 +316,9 @@ class MoveRecords:
 
     def _commit(self, producer: TransactionalProducer, record: MoveRecord) -> None:
         value = to_json(record, version=_VERSION).encode()
-        batch = encode(self._key, value, record.written_at_ms)
-        commit(self._client, producer, [(self._home, batch)])
+        key = checkpoint.move_key(self._mirror)
+        batch = encode(key, value, record.written_at_ms)
+        commit(self._client, producer, [(checkpoint.home(checkpoint.TOPIC, key), batch)])
 
 
 def _overtaken(found: MoveRecord) -> FencedError:

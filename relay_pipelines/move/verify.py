@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.model import Side
 from relay_pipelines.move import cut, fence
-from relay_pipelines.move.cut_statement import differences
 from relay_pipelines.move.inventory import Groups, group_client, read_groups, source_nodes
 from relay_pipelines.move.move import MoveResult
 from relay_pipelines.move.record import MoveRecord
@@ -67,13 +65,6 @@ def verify(
             else f"{count(len(went_on))} went on since"
         )
     return MoveResult(record, lines, findings)
-
-
-def with_statement(result: MoveResult, statement: Mapping[str, Any]) -> MoveResult:
-    """Return what was found together with where a statement of the cut differs from its record."""
-    found = differences(statement, result.record)
-    lines = [] if found else ["the statement is that of this cut"]
-    return replace(result, lines=[*result.lines, *lines], findings=[*result.findings, *found])
 
 
 def _written_here(destination: ClusterClient, mirror: Mirror, record: MoveRecord) -> str:

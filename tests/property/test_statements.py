@@ -60,8 +60,8 @@ def test_what_a_statement_says(world: World) -> None:
     found = world.attest()
     (only,) = found["topic_partitions"]
     assert (found["mirror"], found["made_at"]) == ("m", MADE_AT)
-    ids = found["destination_cluster_id"], found["source_cluster_ids"]
-    assert ids == ("fake", {"source": "fake"})
+    ids = found["destination_cluster_id"], found["source_cluster_ids"], found["move"]
+    assert ids == ("fake", {"source": "fake"}, None)
     assert (only["topic"], only["partition"], only["records"], only["skipped"]) == ("a", 0, 15, {})
     there = {"destination_topic": "a", "destination_partition": 0}
     assert only["ranges"] == [{"start": 0, "end": 15, **there}]
@@ -283,6 +283,15 @@ def test_a_checkpoint_that_was_put_back(world: World) -> None:
     assert not world.ledger().breaks
     first, *_ = differences(world.audit())
     assert first.startswith("a-0: the statement's newest ledger entry is 3, that of the checkpoint")
+
+
+def test_the_record_of_a_move_is_in_a_statement(world: World) -> None:
+    put(world.copies, checkpoint.TOPIC, encode(checkpoint.move_key("m"), b'{"state": "cut"}', NOW))
+    assert world.attest()["move"] == {"state": "cut"}
+    assert differences(world.audit()) == []
+    put(world.copies, checkpoint.TOPIC, encode(checkpoint.move_key("m"), b"rubbish", NOW))
+    with pytest.raises(TamperedError, match="is not what mirrors write"):
+        world.attest()
 
 
 def test_a_changed_ledger(world: World) -> None:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
 
 import dagster as dg
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from relay_pipelines.errors import (
     ConfigError,
     PermissionDeniedError,
     RelayError,
     SourceError,
-    TamperedError,
 )
-from relay_pipelines.invocation import Invocation
 from relay_pipelines.model import (
     Acl,
     LedgerEntry,
@@ -31,13 +26,7 @@ from relay_pipelines.model import (
     Permission,
     TopicPartition,
 )
-from relay_pipelines.move import command, cut, fence, inventory
-from relay_pipelines.move.cut_statement import (
-    cut_statement,
-    differences,
-    read_cut_statement,
-    text_of,
-)
+from relay_pipelines.move import cut, fence, inventory
 from relay_pipelines.move.fence import acls_to_deny, passed
 from relay_pipelines.move.gates import Gate, GateState, fails, looked
 from relay_pipelines.move.inventory import (
@@ -50,7 +39,7 @@ from relay_pipelines.move.inventory import (
     writers,
 )
 from relay_pipelines.move.jobs import check_result
-from relay_pipelines.move.move import Move, MoveResult
+from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import UNKNOWN, CutPartition, Fence, MoveRecord, require
 from relay_pipelines.move.rehearsal import (
     Rehearsal,
@@ -60,13 +49,12 @@ from relay_pipelines.move.rehearsal import (
     source_group_gate,
     writer_gate,
 )
-from relay_pipelines.move.request import MoveRequest, MoveStep
+from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.protocol.active_producers import ActiveProducer, active_producers
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.protocol.groups import ListedGroup
-from tests.support.certificates import private_pem
 from tests.support.moves import RecordsInMemory, Store
 
 AT, TO = TopicPartition("a", 0), TopicPartition("copy", 0)
@@ -281,37 +269,6 @@ def test_a_rehearsal_and_a_cut_in_lines() -> None:
         "3 offsets from 7 on are not copied",
         "copied up to offset 7; nobody knows what came after",
     ]
-    (one, other) = cut_statement(record, None)["topic_partitions"]
-    assert (one["missing_offsets"], other["missing_offsets"]) == (3, None)
-
-
-def written(folder: Path, document: dict[str, Any]) -> Path:
-    file = folder / "cut.json"
-    file.write_bytes(text_of(document))
-    return file
-
-
-def test_a_statement_of_a_cut(tmp_path: Path) -> None:
-    """A signature that does not fit, another signer, and what the record does not say."""
-    key, record = Ed25519PrivateKey.generate(), MoveRecord("m", cut=(CUT_AT,), groups=("g",))
-    pem, public = tmp_path / "key.pem", tmp_path / "public.pem"
-    pem.write_bytes(private_pem(key))
-    public.write_bytes(
-        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
-    signed = cut_statement(record, pem)
-    assert differences(read_cut_statement(written(tmp_path, signed), public), record) == []
-    with pytest.raises(TamperedError, match="it was changed after it was signed"):
-        read_cut_statement(written(tmp_path, signed | {"groups": []}))
-    unsigned = cut_statement(replace(record, cut=(replace(CUT_AT, source_end=8),)), None)
-    with pytest.raises(ConfigError, match="is not signed, and not by"):
-        read_cut_statement(written(tmp_path, unsigned), public)
-    (found,) = differences(read_cut_statement(written(tmp_path, unsigned)), record)
-    assert (found.exit_code, str(found).startswith("the statement: a-0: it says")) == (4, True)
-    assert next(found.text for found in differences(unsigned | {"groups": []}, record)) == (
-        "its groups is [], and the record has ['g']"
-    )
-    assert len(differences(signed | {"topic_partitions": None}, record)) == 1
 
 
 @pytest.mark.parametrize(
@@ -391,23 +348,3 @@ def test_a_cut_without_the_source_moves_what_its_record_names() -> None:
             there: Any = Mock(retry=lambda _ask: known)
             done = move._cut_without_source(records, begun, there).record
             assert (done.is_whole, done.topics) == (is_whole, begun.topics or topics or ("a", "b"))
-
-
-def test_what_the_last_steps_of_a_cut_need_is_seen_before_it(tmp_path: Path) -> None:
-    """The file of its statement, and the key that signs it; what fails then is no secret."""
-    key, file = tmp_path / "key.pem", tmp_path / "cut.json"
-    key.write_text("no key")
-    for output, sign, says in (
-        (tmp_path, None, f"--output: {tmp_path} cannot be written; name another file"),
-        (key / "x", None, f"--output: there is no folder {key}; create it first"),
-        (file, key, f"{key} is no private key in PEM"),
-        (file, tmp_path / "none.pem", "none.pem"),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            command.How(MoveStep.CUT, yes=True, as_json=False, output=output, sign=sign)
-        assert says in str(refused.value)
-    assert not file.exists()
-    result = MoveResult(MoveRecord("m", state=State.CUT, cut=(CUT_AT,)))
-    full = command.How(MoveStep.CUT, yes=True, as_json=False, output=Path("/dev/full"))
-    with pytest.raises(ConfigError, match="it is cut, and the statement could not be written"):
-        command._show(Invocation(file), "m", result, full)
