@@ -150,7 +150,6 @@ def rehearsal_document(rehearsal: Rehearsal) -> dict[str, Any]:
         "topics": list(rehearsal.topics),
         "topic_partitions": len(rehearsal.partitions),
         "offsets_to_copy": rehearsal.waiting,
-        "cut_seconds": rehearsal.cut_seconds,
         "gates": [gate.document for gate in rehearsal.gates],
         "groups": group_document(rehearsal.groups.positions),
         "writers": [

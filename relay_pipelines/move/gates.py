@@ -15,7 +15,7 @@ WAY_BACK = "way back"
 """The gate of `back`; the others are those of `fence` and `cut`."""
 GATES = (
     *("topics", "writers", "groups", "source groups", "destination groups"),
-    *("schemas", "fence", "acls", "quotas", WAY_BACK),
+    *("schemas", "fence", "acls", WAY_BACK),
 )
 """Their names, in the order in which a rehearsal looks at them."""
 

@@ -1,4 +1,4 @@
-"""What there is to move: topics, groups, schemas, writers, ACLs and quotas. Changes nothing."""
+"""What there is to move: topics, groups, schemas, writers and ACLs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.verified import read_verified_ledger
-from relay_pipelines.model import LedgerEntry, Side, TopicPartition
+from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.mark import own_text
@@ -23,7 +23,6 @@ from relay_pipelines.protocol.active_producers import (
     active_producers,
     transactional_ids,
 )
-from relay_pipelines.protocol.admin import client_quotas
 from relay_pipelines.protocol.client import (
     LATEST,
     READ_COMMITTED,
@@ -35,8 +34,6 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits, ListedGroup
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-
-_RATE_ENTRIES = 10_000
 
 Nodes = Mapping[str, ClusterClient]
 """The nodes of the source, by name."""
@@ -134,16 +131,12 @@ class Groups:
     Args:
         errors: group -> why its positions are not known.
         others: groups that have committed nothing of them.
-        translation_seconds: how long reading the ledger and translating took.
-        records_per_second: as copies were committed before; 0 if it is unknown.
         translation: by which they were answered.
     """
 
     positions: Sequence[GroupPosition] = ()
     errors: Mapping[str, RelayError] = field(default_factory=dict)
     others: int = 0
-    translation_seconds: float = 0.0
-    records_per_second: float = 0.0
     translation: Translation = field(default_factory=lambda: Translation((), {}))
 
 
@@ -272,7 +265,6 @@ def read_groups(
             if group.name not in request.without_groups and group.type != "share"
         ]
         commits, errors = groups.settled_commits(source, wanted)
-        began = clock.monotonic()
         partitions = {position.topic_partition for position in snapshot.positions}
         topics = {tp.topic for tp in partitions}
         look = look_at_source(source, mirror, partitions)
@@ -294,7 +286,6 @@ def read_groups(
         answers: dict[str, list[Answer]] = {group: [] for group in moving}
         for answer in answers_to(translation, destination, asked, Side.DESTINATION):
             answers[answer.position.group].append(answer)
-        seconds = clock.monotonic() - began
         ends = _copied_ends(translation, destination, asked)
         at_destination, unread = groups.settled_commits(destination, list(moving))
     found = [
@@ -311,9 +302,8 @@ def read_groups(
         )
         for group, some in answers.items()
     ]
-    rate = records_per_second(ledger.entries)
     errors |= unread  # nobody knows whether they are further there
-    return Groups(found, errors, len(commits) - len(moving), seconds, rate, translation)
+    return Groups(found, errors, len(commits) - len(moving), translation)
 
 
 def _copied_ends(
@@ -330,25 +320,6 @@ def _copied_ends(
         for answer in answers_to(translation, destination, ends, Side.DESTINATION)
         if answer.offset is not None
     }
-
-
-def records_per_second(entries: Sequence[LedgerEntry]) -> float:
-    """Return how fast runs have copied, of the newest entries; 0 if no run shows it."""
-    spans: dict[str, tuple[int, int, int]] = {}
-    for entry in entries[-_RATE_ENTRIES:]:
-        first, last, records = spans.get(entry.run_id, (entry.committed_at_ms,) * 2 + (0,))
-        at_ms = entry.committed_at_ms
-        spans[entry.run_id] = min(first, at_ms), max(last, at_ms), records + entry.records
-    timed = [(last - first, records) for first, last, records in spans.values() if last > first]
-    milliseconds = sum(span for span, _ in timed)
-    return 1000 * sum(records for _, records in timed) / milliseconds if milliseconds else 0.0
-
-
-def missing_quotas(source: ClusterClient, destination: ClusterClient) -> list[str]:
-    """Return the quotas of the source that the destination does not have, in words."""
-    here = source.retry(partial(client_quotas, source))
-    there = destination.retry(partial(client_quotas, destination))
-    return [f"{entity}: {quota}" for entity, quota in sorted(here - there)]
 
 
 def document(positions: Iterable[GroupPosition]) -> list[dict[str, Any]]:

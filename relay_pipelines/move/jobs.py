@@ -212,7 +212,7 @@ def check_result(gate: Gate) -> CheckResult:
 
 
 def _rehearsed(rehearsal: Rehearsal) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
+    return {
         **_state(rehearsal.record),
         "now": rehearsal.summary,
         "gates": dg.MetadataValue.table([_row(gate) for gate in rehearsal.gates]),
@@ -220,9 +220,6 @@ def _rehearsed(rehearsal: Rehearsal) -> dict[str, Any]:
         "topic-partitions": len(rehearsal.partitions),
         "groups": len(rehearsal.groups.positions),
     }
-    if rehearsal.cut_seconds is not None:
-        metadata["cut (seconds)"] = round(rehearsal.cut_seconds, 1)
-    return metadata
 
 
 def _row(gate: Gate) -> dg.TableRecord:

@@ -113,14 +113,12 @@ class Move:
         if not record.is_cut:
             found = rehearse(self.name, self.mirror, self.request, record, self.clock)
             return replace(found, gates=[*found.gates, Gate(WAY_BACK, "nothing is cut")])
-        began = self.clock.monotonic()
         asked = not record.is_without_source
         saw = "held when it was cut" if asked else "it was cut without the source"
         behind = [Gate(gate, saw, is_seen=asked) for gate in GATES if gate != WAY_BACK]
         gates = [*behind, looked(WAY_BACK, self._way_back_gate)]
         partitions = [each.source for each in record.cut]
-        seconds = self.clock.monotonic() - began
-        return Rehearsal(record, record.topics, partitions, 0, gates, {}, Groups(), seconds)
+        return Rehearsal(record, record.topics, partitions, 0, gates, {}, Groups())
 
     def _way_back_gate(self) -> Gate:
         """Say what `back` would bring home now; changes nothing."""

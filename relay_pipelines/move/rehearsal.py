@@ -8,7 +8,7 @@ from functools import partial
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.finding import Finding, Kind, Severity, of_errors, warning
-from relay_pipelines.model import Side, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.move.fence import denials
 from relay_pipelines.move.gates import Gate, fails, looked
 from relay_pipelines.move.inventory import (
@@ -16,16 +16,13 @@ from relay_pipelines.move.inventory import (
     Groups,
     NodeLook,
     Writers,
-    group_client,
     look_at_node,
-    missing_quotas,
     read_groups,
     source_nodes,
 )
 from relay_pipelines.move.record import MoveRecord, acl_count
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy
-from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.positions import Answer, Exactness
 from relay_pipelines.output.formatting import count, format_time, plural, seconds
 from relay_pipelines.plan.positions import lag_records
@@ -41,7 +38,6 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snap
 _SHOWN = 5
 _LEAST_SECONDS = 1.0
 """Between two looks at the ends of the source."""
-_OVERHEAD_SECONDS = 2.0  # records of the move, claims and the audit of little
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +45,8 @@ class Rehearsal:
     """What a look at both sides has found.
 
     Args:
+        waiting: offsets that are not copied yet.
         writers: by node of the source.
-        seconds: how long it took.
     """
 
     record: MoveRecord
@@ -60,16 +56,6 @@ class Rehearsal:
     gates: Sequence[Gate]
     writers: Mapping[str, Writers]
     groups: Groups
-    seconds: float = 0.0
-
-    @property
-    def cut_seconds(self) -> float | None:
-        """How long the cut would take now; None if nobody knows how fast copies are."""
-        rate = self.groups.records_per_second
-        if self.waiting and not rate:
-            return None
-        copying = self.waiting / rate if self.waiting else 0.0
-        return _OVERHEAD_SECONDS + self.seconds + copying
 
     @property
     def summary(self) -> str:
@@ -88,9 +74,7 @@ class Rehearsal:
         without = len(self.groups.positions) - exact - len(rereads)
         parts += [f"{without} without an answer"] if without > 0 else []
         parts.append(f"{plural(self.waiting, 'offset')} to copy")
-        seconds = self.cut_seconds
-        took = "nobody knows for how long" if seconds is None else f"about {seconds:,.0f} s"
-        return f"now: {', '.join(parts)}, the cut would take {took}"
+        return f"now: {', '.join(parts)}"
 
 
 def rehearse(
@@ -128,7 +112,6 @@ def rehearse(
             looked("schemas", partial(schema_gate, name, mirror, snapshot, clock)),
             looked("fence", partial(_fence_gate, name, mirror, request, snapshot, clock)),
             looked("acls", partial(_acl_gate, name, mirror, snapshot, clock)),
-            looked("quotas", partial(_quota_gate, name, mirror, request, clock)),
         ]
         # the last look of all: what has moved meanwhile, somebody has written
         clock.sleep(max(0.0, _LEAST_SECONDS - (clock.monotonic() - began)))
@@ -146,7 +129,6 @@ def rehearse(
         gates,
         {node: look.writers for node, look in looks.items()},
         groups,
-        clock.monotonic() - began,
     )
 
 
@@ -377,19 +359,6 @@ def _acl_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock
     text = f"{plural(len(missing), 'ACL')} of readers missing at the destination"
     remedy = "relay acls --apply creates them"
     return Gate("acls", text, [warning(Kind.NOT_READY, "", text, remedy)] if missing else [])
-
-
-def _quota_gate(name: str, mirror: Mirror, request: MoveRequest, clock: Clock) -> Gate:
-    with (
-        group_client(name, mirror, request, clock) as source,
-        client_of(name, mirror, Side.DESTINATION, "", clock) as destination,
-    ):
-        missing = missing_quotas(source, destination)
-    findings = [
-        warning(Kind.NOT_READY, "", f"the destination has no quota {quota}", "set it there")
-        for quota in missing
-    ]
-    return Gate("quotas", f"{plural(len(missing), 'quota')} missing at the destination", findings)
 
 
 def not_ready(gates: Iterable[Gate]) -> list[Finding]:

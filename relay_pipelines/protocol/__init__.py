@@ -7,7 +7,7 @@ tokens                          the tokens of SASL OAUTHBEARER: kept, requested,
 client                          one cluster: its brokers, leaders, coordinators; clients of a mirror
 open_transactions               which transactions are open, and since when
 active_producers                who writes to topic-partitions
-admin                           topics and their configurations, ACLs, quotas
+admin                           topics and their configurations, ACLs
 groups, group_requests          consumer groups: what they have committed, and committing for them
 metadata, offset_requests       topics, leaders and offsets: what each look at a cluster asks
 config_requests                 the configurations of topics

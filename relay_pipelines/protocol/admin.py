@@ -20,7 +20,6 @@ from kafka.protocol.admin import (
     DeleteAclsRequest,
     DeleteTopicsRequest,
     DescribeAclsRequest,
-    DescribeClientQuotasRequest,
     DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
 )
@@ -428,24 +427,3 @@ def delete_acls(client: ClusterClient, acls: Sequence[Acl]) -> None:
     answer = client.call_any(DeleteAclsRequest(filters=filters), _VERSION)
     for acl, result in zip(acls, answer.filter_results, strict=True):
         client.raise_for_error(result, f"DeleteAcls of {acl}", "Alter on the cluster")
-
-
-def client_quotas(client: ClusterClient) -> set[tuple[str, str]]:
-    """Return the quotas of users and clients: whose, and key=value. Kafka 2.6 tells them.
-
-    Raises:
-        PermissionDeniedError: the user may not describe the cluster's configuration.
-    """
-    request = DescribeClientQuotasRequest(components=[], strict=False)
-    answer = client.call_any(request, 0)
-    client.raise_for_error(answer, "DescribeClientQuotas", "DescribeConfigs on the cluster")
-    return {
-        (
-            ", ".join(
-                f"{who.entity_type} {who.entity_name or '(default)'}" for who in entry.entity
-            ),
-            f"{value.key}={value.value:g}",
-        )
-        for entry in answer.entries or ()
-        for value in entry.values
-    }

@@ -20,8 +20,6 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import (
     Acl,
-    LedgerEntry,
-    OffsetRange,
     Operation,
     Permission,
     TopicPartition,
@@ -35,7 +33,6 @@ from relay_pipelines.move.inventory import (
     NodeLook,
     SourceEnds,
     Writers,
-    records_per_second,
     writers,
 )
 from relay_pipelines.move.jobs import check_result
@@ -228,7 +225,7 @@ class _Source:
 
 
 def test_how_a_fence_is_made() -> None:
-    """ACLs that are there stay somebody's, a topic without any is refused; a command may fail."""
+    """ACLs that are there stay somebody's, a topic without any is refused."""
     source: Any = _Source([ALLOWED])
     assert acls_to_deny(source, ["a"]) == [DENIED]
     source.acls = [ALLOWED, DENIED]
@@ -240,26 +237,13 @@ def test_how_a_fence_is_made() -> None:
         acls_to_deny(source, ["a"])
 
 
-def entry(run: str, at_ms: int, records: int) -> LedgerEntry:
-    nothing = OffsetRange(AT, 0, 0)
-    return LedgerEntry(
-        *("m", nothing, nothing, records, 0, 0, 0, {}, "", 7, "n", "", run), committed_at_ms=at_ms
-    )
-
-
 def test_a_rehearsal_and_a_cut_in_lines() -> None:
     """The cut without the source says what is missing, or that nobody knows."""
-    entries = [entry("r", 0, 100), entry("r", 1_000, 100), entry("other", 9_000, 7)]
-    assert records_per_second(entries) == 200.0
-    assert records_per_second([entry("r", 5, 1)]) == 0.0
-    groups = Groups([group(), group(rereads=380, why="x")], records_per_second=50.0)
-    found = Rehearsal(MoveRecord("m"), ["a"], [AT], 500, [], {}, groups, seconds=2.0)
+    groups = Groups([group(), group(rereads=380, why="x")])
+    found = Rehearsal(MoveRecord("m"), ["a"], [AT], 500, [], {}, groups)
     assert found.summary == (
-        "now: 1 group exact, 1 re-read at most 380 records, 500 offsets to copy, the cut would take"
-        " about 14 s"
+        "now: 1 group exact, 1 re-read at most 380 records, 500 offsets to copy"
     )
-    unknown = replace(found, groups=replace(groups, records_per_second=0.0))
-    assert "nobody knows for how long" in unknown.summary
     known = CutPartition(AT, 7, 3, TO, 9, 2, "ff")
     record = MoveRecord("m", cut=(known, replace(known, missing=UNKNOWN)), is_without_source=True)
     (line,) = cut.lines(record)
