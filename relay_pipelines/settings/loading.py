@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,6 @@ _TAGS = "tag:yaml.org,2002:"
 _STRING_TAG = f"{_TAGS}str"
 _MERGE_TAG = f"{_TAGS}merge"
 _TIMESTAMP_TAG = f"{_TAGS}timestamp"
-# relay.yaml has 8 levels; the configuration of a user's class may have more
-_MOST_LEVELS = 64
-_MOST_VALUES = 1_000_000
-_TOO_LARGE = "not a configuration: too deep, or too large"
 _QUOTED = re.compile(r"'([^']*)'")
 _REFERENCE = re.compile(r"(?P<escaped>\$)?\$\{(?P<inside>[^}]*)(?P<closed>\})?")
 # `${A:-${B}}` would end at the first brace, with the default `${B`
@@ -53,12 +49,17 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
         path, text = Path(_WHOLE_FILE), whole
     else:
         text = _text(path)
-    written, root = _read_yaml(path, text)
+    interpolation = _Interpolation(variables, folder)
+    try:
+        written, root = _read_yaml(path, text)
+        filled = interpolation.fill_in(written)
+    except RecursionError:
+        raise ConfigError(
+            f"{path}: a section is in itself, or very deep", remedy="write aliases out"
+        ) from None
     if written is None:
         raise ConfigError(f"{path} is empty", remedy="start from what `relay init` writes")
     _refuse_newer(path, written, root)
-    interpolation = _Interpolation(variables, folder)
-    filled = interpolation.fill_in(written)
     problems = list(interpolation.problems)
     try:
         settings = Settings.model_validate(filled, context={"folder": folder})
@@ -122,28 +123,6 @@ class _KeyProblemError(yaml.MarkedYAMLError):
     """What YAML allows and relay.yaml does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """Of a section, as if all its aliases were written out."""
-
-    levels: int
-    values: int
-
-    @classmethod
-    def of(cls, below: Iterable[_Size]) -> _Size:
-        parts = list(below)
-        levels = max((part.levels for part in parts), default=0)
-        return cls(1 + levels, 1 + sum(part.values for part in parts))
-
-
-def _below(node: yaml.Node) -> Iterator[yaml.Node]:
-    if isinstance(node, yaml.MappingNode):
-        for pair in node.value:
-            yield from pair
-    elif isinstance(node, yaml.SequenceNode):
-        yield from node.value
-
-
 def _name_of(tag: str) -> str:
     name = tag.removeprefix(_TAGS)
     return f"a value of the type {name}" if tag.startswith(_TAGS) else "a value of its type"
@@ -152,33 +131,8 @@ def _name_of(tag: str) -> str:
 class _StrictLoader(yaml.SafeLoader):
     """Refuses duplicate keys: PyYAML silently takes the last, and half a mirror would vanish.
 
-    A date that does not exist stays text, for the key to refuse it. Refuses what nobody writes by
-    hand: sections within themselves, and very deep or, with aliases, very large ones.
+    A date that does not exist stays text, for the key to refuse it.
     """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._open: list[str | None] = []
-        self._sizes: dict[yaml.Node, _Size] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]  # as in its stubs
-        is_alias = isinstance(event, yaml.AliasEvent)
-        problem = ""
-        if is_alias and event.anchor in self._open:
-            problem = "an alias to the section that it is in; write the section out"
-        if len(self._open) > _MOST_LEVELS:
-            problem = _TOO_LARGE
-        if problem:
-            raise _KeyProblemError(problem=problem, problem_mark=event.start_mark)
-        self._open.append(None if is_alias else event.anchor)
-        node = super().compose_node(parent, index)
-        self._open.pop()
-        if node is not None and not is_alias:
-            size = self._sizes[node] = _Size.of(self._sizes[below] for below in _below(node))
-            if size.levels > _MOST_LEVELS or size.values > _MOST_VALUES:
-                raise _KeyProblemError(problem=_TOO_LARGE, problem_mark=event.start_mark)
-        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
         try:

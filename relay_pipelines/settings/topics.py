@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -54,27 +53,6 @@ DEFAULT_CONFIG_KEYS = (
 Not `message.timestamp.type`: a copy has the source's timestamps, so its topic must not set its own.
 """
 
-# of Kafka 4.3 (org.apache.kafka.common.config.TopicConfig), and one of earlier versions
-_KNOWN = frozenset(
-    (
-        *DEFAULT_CONFIG_KEYS,
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
-        "file.delete.delay.ms",
-        "flush.messages",
-        "flush.ms",
-        "index.interval.bytes",
-        "message.downconversion.enable",
-        "message.format.version",
-        "message.timestamp.difference.max.ms",
-        "message.timestamp.type",
-        "preallocate",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-        "unclean.leader.election.enable",
-    )
-)
 _NEVER_COPIED = {
     # with more than the destination has replicas, nobody can write to the topic
     "min.insync.replicas": "it depends on the replication factor, which each cluster sets itself",
@@ -150,15 +128,7 @@ def _may_follow(keys: tuple[str, ...]) -> tuple[str, ...]:
 def _why_not(key: str) -> str:
     tiered = "it belongs to the source's tiered storage"
     why = tiered if key.startswith(_TIERED) else _NEVER_COPIED.get(key)
-    if why:
-        return f"{key} cannot follow the source: {why}"
-    # brokers of others have keys of their own, such as redpanda.leaders.preference
-    is_kafkas = key.partition(".")[0] in {each.partition(".")[0] for each in _KNOWN}
-    close = difflib.get_close_matches(key, _KNOWN, n=1, cutoff=0.8)
-    if key in _KNOWN or not (is_kafkas or close):
-        return ""
-    remedy = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{key} is not a configuration of topics{remedy}"
+    return f"{key} cannot follow the source: {why}" if why else ""
 
 
 def _rename(value: object) -> Rename:

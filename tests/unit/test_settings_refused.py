@@ -192,7 +192,6 @@ REFUSED: dict[str, dict[str, Changes]] = {
         "a group that does not exist beside one that does": {
             "@/topics/rename": [{"match": "a(.*)", "to": "\\1\\g<x>"}]
         },
-        "a configuration that topics do not have": {"@/topics/config_keys": ["retention.hours"]},
         "a configuration with half a character, which no request can name": {
             "@/topics/config_keys": ["retention.ms", "\ud800"]
         },
