@@ -4,7 +4,6 @@ run_plan           from a snapshot to ranges and tasks
 other_writers      waits while another deployment copies; says at the end that a run copies no more
 run                prepares the destination, starts the Spark jobs, follows the ledger
 spark_jobs         submits ranges to Spark and collects their outcomes
-silent_tasks       ends tasks that hang, so that Spark starts them again
 result             what the run did, and its exit code
 session            the Spark session, which starts with its first use; Ctrl-C and SIGTERM
 preflight          what `relay check` reports of a mirror

@@ -242,7 +242,7 @@ class _Run:
             while not jobs.ended(_POLL_SECONDS) and not result.interrupted:
                 entries = self._follower.poll()
                 self._count(entries)
-                jobs.give_up(entries)
+                jobs.give_up(has_committed=bool(entries))
                 result.interrupted = self._stop()
         except KeyboardInterrupt:
             result.interrupted = True

@@ -26,7 +26,6 @@ from relay_pipelines.model import (
     CopyJob,
     CopyOptions,
     CopyRange,
-    LedgerEntry,
     Outcome,
     Sql,
     Status,
@@ -36,7 +35,6 @@ from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
-from relay_pipelines.run.silent_tasks import Groups, SilentTasks
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
 from relay_pipelines.spark.answering import ANSWER_SECONDS
@@ -71,11 +69,15 @@ class _Answers:
         return self._open_seconds if self._is_open else 0.0
 
 
+_Groups = Sequence[Sequence[CopyRange]]
+"""The ranges of each task."""
+
+
 class _Job(NamedTuple):
     """A Spark job: its SQL, or None, and the ranges of each of its tasks."""
 
     sql: Sql | None
-    groups: Groups
+    groups: _Groups
 
 
 class SparkJobs:
@@ -116,7 +118,6 @@ class SparkJobs:
         self._failures: list[RelayError] = []
         self._lost: RelayError | None = None
         self._answers = _Answers(session)
-        self._silent = SilentTasks(self._job.options)
         self._had_executors = self._looked = clock.monotonic()
         self._still_seconds = 0.0
         self._ended_tasks: tuple[tuple[int, int], ...] = ()
@@ -141,18 +142,6 @@ class SparkJobs:
     def _ask(self) -> None:
         while not self.ended(_ASK_SECONDS):
             self._answers.ask()
-            try:
-                self._end_silent_tasks()
-            except RetriableError as error:
-                self._lost = error
-                self.cancel()
-
-    def _end_silent_tasks(self) -> None:
-        for tag, job in self._jobs.items():
-            if self._silent.has_any(job.groups):
-                running = spark_session.running_tasks(self._session, tag)
-                for task in self._silent.find(job.groups, running):
-                    spark_session.end_task(self._session, task)
 
     def ended(self, within_seconds: float) -> bool:
         """Wait for the jobs, and return whether all have ended."""
@@ -181,20 +170,19 @@ class SparkJobs:
             return [SparkJobError(f"{self._failures[0].what}; {missed}", remedy=remedy)]
         return [*self._failures, RelayError(f"{missed}: {shown}{more}", remedy=remedy)]
 
-    def give_up(self, entries: Sequence[LedgerEntry]) -> None:
+    def give_up(self, *, has_committed: bool) -> None:
         """End the jobs if Spark hangs, has no executors, or if nothing moves for too long.
 
-        Never waits for Spark itself. A task that hangs is ended alone, see `SilentTasks`.
+        Never waits for Spark itself.
 
         Args:
-            entries: what was committed since the last call.
+            has_committed: whether anything was committed since the last call.
         """
         now = self._clock.monotonic()
         # a process that was stopped must not blame Spark for it
         passed, self._looked = min(now - self._looked, _LONGEST_LOOK_SECONDS), now
         self._still_seconds += passed
-        self._silent.note(entries, passed)
-        if entries or self._answers.executors.ended_tasks != self._ended_tasks:
+        if has_committed or self._answers.executors.ended_tasks != self._ended_tasks:
             self._still_seconds = 0.0
             self._ended_tasks = self._answers.executors.ended_tasks
         if self._answers.open_seconds(passed) > ANSWER_SECONDS:
@@ -272,7 +260,7 @@ class SparkJobs:
         outcomes: dict[TopicPartition, Outcome] = {}
         waiting, last_progress, job = self._jobs[tag].groups, self._clock.monotonic(), self._job
 
-        def copy() -> Groups:
+        def copy() -> _Groups:
             nonlocal waiting, last_progress, job
             waiting = self._with_checkpoints(waiting) if outcomes else waiting
             self._jobs[tag] = _Job(sql, waiting)
@@ -300,7 +288,7 @@ class SparkJobs:
         finally:
             self.outcomes += outcomes.values()
 
-    def _copy_rows(self, job: CopyJob, groups: Groups, sql: Sql, tag: str) -> list[Outcome]:
+    def _copy_rows(self, job: CopyJob, groups: _Groups, sql: Sql, tag: str) -> list[Outcome]:
         from relay_pipelines.spark import sql_rows
 
         try:
@@ -314,7 +302,7 @@ class SparkJobs:
             failing = sql_rows.find_failing_record(self._session, job, ranges, sql, tag)
             raise (failing or error) from error
 
-    def _with_checkpoints(self, groups: Groups) -> Groups:
+    def _with_checkpoints(self, groups: _Groups) -> _Groups:
         """The ranges with the checkpoints that are committed now."""
         job = self._job
         with destination_client(job.mirror, job.destination, job.options, self._clock) as client:
@@ -362,7 +350,7 @@ def _share(options: CopyOptions, tasks: int) -> CopyOptions:
     return replace(options, max_bytes_per_second=-(-options.max_bytes_per_second // max(1, tasks)))
 
 
-def _with_shares(groups: Groups, all_groups: Groups) -> Groups:
+def _with_shares(groups: _Groups, all_groups: _Groups) -> _Groups:
     """Divide the bytes per second of topics with their own options among the topic's tasks."""
     tasks: dict[str, int] = defaultdict(int)
     for group in all_groups:

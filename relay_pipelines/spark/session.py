@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -39,7 +38,6 @@ _RETRIES = {"max_retries": 7, "max_backoff": 2_000}
 _SERVER_STARTS_SECONDS = 120.0
 _END_SECONDS = 20.0
 _DIES_SECONDS = 0.5
-_ALL = 2**31 - 1
 _CALL = "An error occurred while calling"
 _WAITING_TIME = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _AT_START = (
@@ -362,54 +360,6 @@ def _ended_tasks(context: Any) -> Iterator[tuple[int, int]]:
             yield stage, found.numCompletedTasks + found.numFailedTasks
 
 
-class RunningTask(NamedTuple):
-    """A task that runs.
-
-    Args:
-        id: of this attempt.
-        number: of its partition, from 0.
-        executor: "driver" on this machine.
-        host: of the executor.
-        seconds: for how long it has run.
-    """
-
-    id: int
-    number: int
-    executor: str
-    host: str
-    seconds: float
-
-
-def running_tasks(session: Any, tag: str) -> list[RunningTask]:
-    """Ask Spark for the running tasks of the jobs under a tag; waits without a limit.
-
-    Spark Connect does not tell: there are none.
-    """
-    context = context_of(session)
-    if context is None:
-        return []
-    try:
-        spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to it
-        store, now_ms = spark.statusStore(), time.time() * 1000
-        running = []
-        for job in spark.statusTracker().getJobIdsForTag(tag):
-            for stage in context.statusTracker().getJobInfo(job).stageIds:
-                attempt = store.lastStageAttempt(stage).attemptId()
-                tasks = store.taskList(stage, attempt, _ALL)
-                for place in range(tasks.size()):
-                    task = tasks.apply(place)
-                    if task.status() == "RUNNING":
-                        seconds = (now_ms - task.launchTime().getTime()) / 1000
-                        running.append(
-                            RunningTask(
-                                task.taskId(), task.index(), task.executorId(), task.host(), seconds
-                            )
-                        )
-    except Exception:  # noqa: BLE001 - the session or the job has ended
-        return []
-    return running
-
-
 def application(session: Any) -> str:
     """Return a cluster's name of a session, and the address of its page; empty elsewhere."""
     context = context_of(session)
@@ -442,13 +392,6 @@ def cluster_size(session: Any) -> ClusterSize:
         sum(each.totalCores() for each in others),
         sum(each.maxMemory() for each in others),
     )
-
-
-def end_task(session: Any, task: RunningTask) -> None:
-    """End an attempt of a task, with its Python worker; Spark starts another one."""
-    with suppress(Exception):  # it has ended
-        spark = context_of(session)._jsc.sc()  # noqa: SLF001 - PySpark lacks it
-        spark.killTaskAttempt(task.id, True, "it hangs")  # noqa: FBT003 - whether to interrupt
 
 
 def first_executor_seconds(session: Any) -> float:

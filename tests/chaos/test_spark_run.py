@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 
 import psutil
@@ -40,19 +39,6 @@ def test_python_worker_killed(mirror: Mirror, point: Failpoint, more: dict[str, 
     """Spark retries a killed task within the same run, and the run succeeds."""
     mirror.more = dict(more)
     survived(mirror, f"{point}=SIGKILL@2")
-
-
-def test_a_task_that_hangs_is_started_again(mirror: Mirror) -> None:
-    """Its worker is killed, another attempt copies the rest in the same run, and it is named."""
-    copy = {"transaction_timeout": "4s", "chunk_interval": "1s"}
-    mirror.more = {"give_up_after": "2s", "copy": copy}
-    run = survived(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
-    (line,) = [each for each in run.errors.read_text().splitlines() if "hangs" in each]
-    assert re.search(
-        r"the task of .*-1.* on \S+ has committed nothing for (17|19) s: it hangs; it is ended, and"
-        r" Spark starts it again",
-        line,
-    )
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_task_that_hangs_is_given_up(
 
     deadline = time.monotonic() + 60
     while not jobs.ended(0.2) and time.monotonic() < deadline:
-        jobs.give_up([])
+        jobs.give_up(has_committed=False)
 
     (error,) = jobs.errors
     assert str(error) == (

@@ -17,17 +17,13 @@ from relay_pipelines.json_codec import from_json
 from relay_pipelines.model import (
     Cluster,
     CopyJob,
-    CopyOptions,
-    CopyRange,
     OffsetRange,
     Outcome,
-    RecordPolicy,
     Segment,
     Skipped,
     Status,
     TopicPartition,
 )
-from relay_pipelines.run.silent_tasks import SilentTasks
 from relay_pipelines.spark import connect_channel, jvm, yarn
 from relay_pipelines.spark.job import (
     forget_folders_of_zips,
@@ -288,16 +284,3 @@ def test_a_worker_forgets_the_folders_of_a_zip_and_finds_them_again(
     forget_folders_of_zips()
     assert folder not in sys.path_importer_cache
     import_module("zipped.two")
-
-
-def test_a_task_is_silent_for_as_long_as_the_chunks_of_its_topic() -> None:
-    """A topic with longer chunks than the mirror is not taken for one that hangs."""
-    of_topic = CopyOptions(chunk_ms=300_000, transaction_timeout_ms=600_000)
-    at = TopicPartition("orders", 0)
-    policy = RecordPolicy(options=of_topic)
-    groups = [[CopyRange(OffsetRange(at, 0, 9), at, record_policy=policy)]]
-    silent = SilentTasks(CopyOptions())
-    silent.note([], 960.0)
-    assert not silent.has_any(groups)
-    silent.note([], 20.0)
-    assert silent.has_any(groups)
