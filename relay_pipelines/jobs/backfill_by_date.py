@@ -26,7 +26,7 @@ from relay_pipelines.prepare import topics
 from relay_pipelines.request import asked, filled
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
-from relay_pipelines.settings.models import Start, StartPolicy
+from relay_pipelines.settings.models import Start
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
 from relay_pipelines.windows.config_watch import ConfigWatch
 from relay_pipelines.windows.cut import cut_windows
@@ -124,7 +124,7 @@ def _copy(
     _use_change(copying, watch)  # before the look, which decides starts and accepts losses
     lane, kafka, log = copying.lane, copying.kafka, copying.context.log
     # a mirror that has not copied anything yet starts where the time span does
-    start = Start.model_construct(policy=StartPolicy.GIVEN, timestamp=request.since_ms)
+    start = Start.model_construct(timestamp=request.since_ms)
     snapshot = copying.survey(start=start)
     options = kafka.mirror(lane.mirror).copy_options
     ranges = ranges_between(snapshot, request.since_ms, request.until_ms, options, kafka.clock)

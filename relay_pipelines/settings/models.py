@@ -15,11 +15,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    model_validator,
+)
 
 from relay_pipelines import model, redaction
 from relay_pipelines.errors import ConfigError
@@ -54,16 +59,6 @@ from relay_pipelines.settings.topics import (
 )
 from relay_pipelines.settings.validation_errors import nearest
 
-
-class StartPolicy(StrEnum):
-    """Where a mirror starts."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    GIVEN = "given"
-
-
-_WORDS = (StartPolicy.EARLIEST, StartPolicy.LATEST)
 _PLACES = ("timestamp", "offsets", "group")
 _TOPIC_PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d{1,9})")
 
@@ -83,8 +78,7 @@ class Start(Section):
     that come later start at their first record, unless `offsets` names them.
     """
 
-    policy: StartPolicy = StartPolicy.EARLIEST
-    """The long form of `start: earliest` and `start: latest`."""
+    is_latest: ClassVar[bool] = False
     timestamp: Annotated[int, BeforeValidator(_timestamp_ms)] | None = None
     """At the first record that is not older than this, by the source's time index."""
     offsets: dict[Text, NotNegative] = Field(default={})
@@ -92,26 +86,29 @@ class Start(Section):
     group: Text | None = None
     """Where this consumer group of the source has committed; without a commit, at the earliest."""
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _from_word(cls, data: Any) -> Any:
-        if isinstance(data, str):
-            if data not in _WORDS:
-                raise expected("'earliest', 'latest', or one of timestamp, offsets and group")
-            return {"policy": data}
-        if isinstance(data, dict) and any(data.get(key) is not None for key in _PLACES):
-            return {"policy": StartPolicy.GIVEN, **data}
-        return data
+    def _from_word(cls, data: Any, handler: ModelWrapValidatorHandler[Any]) -> Start:
+        if not isinstance(data, str):
+            found: Start = handler(data)
+            return found
+        if data not in _WORDS:
+            raise expected("'earliest', 'latest', or one of timestamp, offsets and group")
+        return _WORDS[data]
 
     def problems(self) -> Iterator[Problem]:
         """Find more than one place to start, and names that are no topic-partitions."""
-        given = [key for key in _PLACES if key in self.model_fields_set]
-        surplus = given[1:] + (["policy"] if given and self.policy is not StartPolicy.GIVEN else [])
-        for key in surplus:
-            yield (key,), f"{given[0]} already says where to start; remove one of them"
+        first, *more = [key for key in _PLACES if key in self.model_fields_set] or [""]
+        for key in more:
+            yield (key,), f"{first} already says where to start; remove one of them"
         for name in self.offsets:
             if not _topic_partition(name):
                 yield ("offsets", name), "expected topic-partition, such as orders-0"
+
+    @property
+    def is_earliest(self) -> bool:
+        """Whether all topics start at their first record."""
+        return not (self.is_latest or self.timestamp is not None or self.offsets or self.group)
 
     @property
     def by_topic_partition(self) -> dict[TopicPartition, int]:
@@ -121,6 +118,15 @@ class Start(Section):
             for name, offset in self.offsets.items()
             if (topic_partition := _topic_partition(name))
         }
+
+
+class _Latest(Start):
+    """`start: latest`: a mirror starts at the end."""
+
+    is_latest: ClassVar[bool] = True
+
+
+_WORDS = {"earliest": Start(), "latest": _Latest()}
 
 
 def _topic_partition(name: str) -> TopicPartition | None:

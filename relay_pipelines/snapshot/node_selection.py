@@ -32,7 +32,6 @@ from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
-from relay_pipelines.settings.models import StartPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ def choose_node(
     """
     health = mirror.source.health
     views = [state.view for state in states]
-    begins_low = checkpoints.has_begun or mirror.start.policy is StartPolicy.EARLIEST
+    begins_low = checkpoints.has_begun or mirror.start.is_earliest
     # what was never copied begins at the node that has the most of it
     new = node_choice.first_offsets(views) if begins_low else {}
     verdicts = judge_nodes(views, new | checkpoints.next_offsets, health.lag_threshold)

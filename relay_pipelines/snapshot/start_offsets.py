@@ -9,7 +9,7 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, StartRecord
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.admin import committed_offsets
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
-from relay_pipelines.settings.models import Start, StartPolicy
+from relay_pipelines.settings.models import Start
 from relay_pipelines.snapshot.node_selection import NodeState
 
 
@@ -41,7 +41,7 @@ def new_starts(
     Raises:
         ConfigError: an offset is beyond the end, or the group has committed nothing.
     """
-    if start.policy is StartPolicy.EARLIEST:
+    if start.is_earliest:
         return []
     begins = not (checkpoints.has_begun or copied)
     started = {tp.topic for tp in [*checkpoints.checkpoints, *copied]}.union(checkpoints.starts)
@@ -106,7 +106,7 @@ def _configured_offsets(
     partitions: Collection[TopicPartition],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    if start.policy is StartPolicy.LATEST:
+    if start.is_latest:
         return {tp: ends[tp] for tp in partitions}
     if start.timestamp is not None:
         return source.first_offsets(start.timestamp, {tp: ends[tp] for tp in partitions})

@@ -18,7 +18,7 @@ from relay_pipelines.audit.request import Level
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.settings import Mirror, load
-from relay_pipelines.settings.models import AuditSettings, StartPolicy
+from relay_pipelines.settings.models import AuditSettings
 from relay_pipelines.settings.topics import DEFAULT_CONFIG_KEYS, Topics
 from tests.support.config_files import EXAMPLE, MINIMAL, changed, refusal
 
@@ -93,7 +93,7 @@ def test_the_shortest_file_gets_all_defaults(write_config: WriteConfig) -> None:
         assert mirror.nodes == (model.Cluster("node1", ("kafka-a:9092",)),)
         assert mirror.destination_cluster == model.Cluster("destination", ("kafka-b:9092",))
         assert mirror.copy_options == model.CopyOptions()
-        assert mirror.start.policy is StartPolicy.EARLIEST
+        assert mirror.start.is_earliest
         assert mirror.destination.replication_factor is None
         topics = mirror.topics
         assert (topics.allow, topics.deny, topics.rename) == ((".*",), (), "{topic}")

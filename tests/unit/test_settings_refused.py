@@ -291,7 +291,6 @@ REFUSED: dict[str, dict[str, Changes]] = {
         "a lane name that Dagster does not accept": {"@/lanes/big-ones": {"topics": ["a"]}},
         "an unknown word for start": {"@/start": "timestamp"},
         "two places to start": {"@/start": {"timestamp": "2026-01-01", "group": "g"}},
-        "a place and a policy": {"@/start": {"policy": "latest", "group": "g"}},
         "a timestamp that is no date": {"@/start": {"timestamp": "noon"}},
         "an offset without a partition": {"@/start": {"offsets": {"orders": 5}}},
         "a negative offset": {"@/start": {"offsets": {"orders-0": -1}}},
