@@ -44,7 +44,6 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.run_ends import RunEnd, RunEnds
 from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol import open_transactions
-from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -52,7 +51,6 @@ from relay_pipelines.protocol.client import (
     READ_UNCOMMITTED,
     ClusterClient,
 )
-from relay_pipelines.protocol.records import encode
 
 TOPIC = "__relay_checkpoints"
 PARTITIONS = 8
@@ -341,46 +339,55 @@ def to_record(checkpoint: Checkpoint) -> tuple[bytes, bytes, int]:
     return key_of(checkpoint.mirror, checkpoint.source), value, checkpoint.committed_at_ms
 
 
-def to_batch(checkpoint: Checkpoint) -> Batch:
-    """Return a batch of one record."""
-    return encode(*to_record(checkpoint))
+class StateRecord(NamedTuple):
+    """A record of a topic of ours: key, value and timestamp, and where it stands."""
+
+    home: TopicPartition
+    record: tuple[bytes, bytes, int]
 
 
-def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
-    """Return a batch of one record: why the node is quarantined; empty to clear it."""
-    value = to_json(QuarantineRecord(why), version=_VERSION).encode()
-    return encode(quarantine_key(mirror, node), value, now_ms)
+def checkpoint_record(checkpoint: Checkpoint) -> StateRecord:
+    """Return a checkpoint's record."""
+    record = to_record(checkpoint)
+    return StateRecord(home(TOPIC, record[0]), record)
 
 
-def start_batch(start: StartRecord) -> Batch:
-    """Return a batch of one record."""
-    value = to_json(start, version=_VERSION).encode()
-    return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
+def quarantine_record(mirror: str, node: str, why: str, now_ms: int) -> StateRecord:
+    """Return why a node is quarantined; empty to clear it."""
+    return _record(quarantine_key(mirror, node), QuarantineRecord(why), now_ms)
 
 
-def owner_record(owner: OwnerRecord) -> tuple[bytes, bytes, int]:
-    """Return key, value and timestamp."""
-    value = to_json(owner, version=_VERSION).encode()
-    return owner_key(owner.mirror, owner.source), value, owner.claimed_at_ms
+def start_record(start: StartRecord) -> StateRecord:
+    """Return where a topic starts."""
+    return _record(start_key(start.mirror, start.topic), start, start.decided_at_ms)
 
 
-def created_record(created: CreatedRecord) -> tuple[bytes, bytes, int]:
-    """Return key, value and timestamp."""
+def owner_record(owner: OwnerRecord) -> StateRecord:
+    """Return an owner, who stands beside the checkpoint."""
+    beside = key_of(owner.mirror, owner.source)
+    return _record(owner_key(owner.mirror, owner.source), owner, owner.claimed_at_ms, beside)
+
+
+def created_record(created: CreatedRecord) -> StateRecord:
+    """Return that a topic was created."""
     key = f"{created.mirror}/{created.topic}{_CREATED}".encode()
-    return key, to_json(created, version=_VERSION).encode(), created.created_at_ms
+    return _record(key, created, created.created_at_ms)
 
 
-def doubt_record(doubt: DoubtRecord) -> tuple[bytes, bytes, int]:
-    """Return key, value and timestamp."""
-    key = key_of(doubt.mirror, doubt.source) + _DOUBT.encode()
-    return key, to_json(doubt, version=_VERSION).encode(), doubt.found_at_ms
+def doubt_record(doubt: DoubtRecord) -> StateRecord:
+    """Return a doubt, which stands beside the checkpoint."""
+    beside = key_of(doubt.mirror, doubt.source)
+    return _record(beside + _DOUBT.encode(), doubt, doubt.found_at_ms, beside)
 
 
-def run_ends_batch(mirror: str, ends: RunEnds, now_ms: int) -> tuple[TopicPartition, Batch]:
-    """Return a batch of one record, and where it goes."""
-    key = f"{mirror}{_ENDED}".encode()
-    value = to_json(RunEndsRecord(mirror, ends), version=_VERSION).encode()
-    return home(TOPIC, key), encode(key, value, now_ms)
+def run_ends_record(mirror: str, ends: RunEnds, now_ms: int) -> StateRecord:
+    """Return which runs have ended."""
+    return _record(f"{mirror}{_ENDED}".encode(), RunEndsRecord(mirror, ends), now_ms)
+
+
+def _record(key: bytes, value: Any, at_ms: int, beside: bytes | None = None) -> StateRecord:
+    text = to_json(value, version=_VERSION).encode()
+    return StateRecord(home(TOPIC, key if beside is None else beside), (key, text, at_ms))
 
 
 def _not_ours() -> TamperedError:

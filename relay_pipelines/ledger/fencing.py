@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger.checkpoint import TOPIC, home, wait_for_open_transactions
+from relay_pipelines.ledger.checkpoint import TOPIC, StateRecord, home, wait_for_open_transactions
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.protocol.records import encode_all
 
 
 def take_over(
@@ -64,22 +65,22 @@ def abort_leftovers(client: ClusterClient, transactional_ids: Iterable[str]) -> 
 def commit(
     client: ClusterClient,
     producer: TransactionalProducer,
-    batches: Sequence[tuple[TopicPartition, Batch]],
+    records: Iterable[StateRecord],
 ) -> None:
-    """Commit batches, all or none; readers of committed records see them when this returns.
+    """Commit records, all or none; readers of committed records see them when this returns.
 
     Raises:
         RelayError: the destination does not answer, or refuses; or an open transaction hides the
             records for longer than any may last.
     """
     # a snapshot in between would miss this
-    wait_for_open_transactions(client, commit_unseen(producer, batches))
+    wait_for_open_transactions(client, commit_unseen(producer, records))
 
 
 def commit_unseen(
-    producer: TransactionalProducer, batches: Sequence[tuple[TopicPartition, Batch]]
+    producer: TransactionalProducer, records: Iterable[StateRecord]
 ) -> set[TopicPartition]:
-    """Commit batches, as `commit`; EndTxn is answered before its markers are written.
+    """Commit records, as `commit`; EndTxn is answered before its markers are written.
 
     Returns:
         where readers see them once the transactions that are open there have ended.
@@ -87,11 +88,14 @@ def commit_unseen(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    written = {topic_partition for topic_partition, _ in batches}
-    producer.add(written)
-    for topic_partition, batch in batches:
-        producer.send(topic_partition, batch)
+    grouped: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
+    for at, record in records:
+        grouped[at].append(record)
+    producer.add(grouped)
+    for at, some in grouped.items():
+        for batch in encode_all(some):
+            producer.send(at, batch)
     producer.drain()
     producer.commit()
     producer.release()
-    return written
+    return set(grouped)

@@ -14,6 +14,7 @@ from functools import partial
 from relay_pipelines.errors import ConfigError, FencedError
 from relay_pipelines.json_codec import to_json
 from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.checkpoint import StateRecord
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Acl, TopicPartition
 from relay_pipelines.move.states import Action, FenceBy, State
@@ -21,7 +22,6 @@ from relay_pipelines.output.formatting import format_time, plural
 from relay_pipelines.plan.owners import move_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.producer import TransactionalProducer
-from relay_pipelines.protocol.records import encode
 
 AclsByNode = Mapping[str, Sequence[Acl]]
 """Node -> ACLs there."""
@@ -317,8 +317,8 @@ class MoveRecords:
     def _commit(self, producer: TransactionalProducer, record: MoveRecord) -> None:
         value = to_json(record, version=_VERSION).encode()
         key = checkpoint.move_key(self._mirror)
-        batch = encode(key, value, record.written_at_ms)
-        commit(self._client, producer, [(checkpoint.home(checkpoint.TOPIC, key), batch)])
+        home = checkpoint.home(checkpoint.TOPIC, key)
+        commit(self._client, producer, [StateRecord(home, (key, value, record.written_at_ms))])
 
 
 def _overtaken(found: MoveRecord) -> FencedError:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from relay_pipelines.errors import FencedError
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.checkpoint import StateRecord
 from relay_pipelines.ledger.fencing import commit, take_over
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.plan.hops import with_own_hops
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.records import encode
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 BY_DRIVER = "driver"
@@ -77,10 +77,10 @@ def replace_checkpoint(
     if current.checkpoint != known[0] or current.owner not in {None, owner}:
         producer.release()
         return current.checkpoint == after  # the answer to an earlier commit of it was lost
-    batches = [(checkpoints.home(checkpoints.TOPIC, key), checkpoints.to_batch(after))]
+    records = [checkpoints.checkpoint_record(after)]
     if entry is not None:
-        batches.append((checkpoints.home(ledger_topic.TOPIC, key), encode(*entry)))
-    commit(client, producer, batches)
+        records.append(StateRecord(checkpoints.home(ledger_topic.TOPIC, key), entry))
+    commit(client, producer, records)
     return True
 
 

@@ -21,11 +21,9 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, DoubtRecord, O
 from relay_pipelines.ledger.fencing import abort_leftovers, commit, commit_unseen, fence, take_over
 from relay_pipelines.model import Cluster, CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import claimant_id, moved_error, moved_id, own_id, present_owner
-from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.producer import TransactionalProducer
-from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.protocol.retries import impatient
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -190,20 +188,14 @@ def _claim(
     written: set[TopicPartition] = set()
     for owner, producer in held.items():
         still = _foreign(mirror, foreign[owner], seen).get(owner, {})
-        if batches := _owner_batches(mirror, still, client.clock.now_ms()):
-            written |= commit_unseen(producer, batches)
+        now_ms = client.clock.now_ms()
+        if records := [
+            checkpoints.owner_record(OwnerRecord(mirror, source, new, now_ms))
+            for source, new in still.items()
+        ]:
+            written |= commit_unseen(producer, records)
     checkpoints.wait_for_open_transactions(client, written)
     return pending
-
-
-def _owner_batches(
-    mirror: str, owners: Mapping[TopicPartition, str], now_ms: int
-) -> list[tuple[TopicPartition, Batch]]:
-    records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
-    for source, owner in owners.items():
-        home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(mirror, source))
-        records[home].append(checkpoints.owner_record(OwnerRecord(mirror, source, owner, now_ms)))
-    return [(home, batch) for home, some in records.items() for batch in encode_all(some)]
 
 
 def note_doubts(
@@ -222,19 +214,18 @@ def note_doubts(
     """
     name = snapshot.mirror
     with destination_client(name, snapshot.destination, options, clock) as client:
-        records = defaultdict(list)
-        for source, offset in reached.items():
-            generation = snapshot.generation_of(source)
-            doubt = DoubtRecord(name, source, offset, generation, clock.now_ms())
-            home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(name, source))
-            records[home].append(checkpoint.doubt_record(doubt))
-        batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
+        records = [
+            checkpoint.doubt_record(
+                DoubtRecord(name, source, offset, snapshot.generation_of(source), clock.now_ms())
+            )
+            for source, offset in reached.items()
+        ]
 
         def write() -> None:
             # no task uses this id: topic names are never empty
-            commit(client, take_over(client, f"relay.{name}../doubts"), batches)
+            commit(client, take_over(client, f"relay.{name}../doubts"), records)
 
-        if batches:
+        if records:
             client.retry(write)
 
 
@@ -262,6 +253,5 @@ def set_quarantine(
 def _write(client: ClusterClient, name: str, node: str, why: str) -> None:
     # no task uses this id: topic names are never empty
     producer = take_over(client, f"relay.{name}..{node}")
-    home = checkpoint.home(checkpoint.TOPIC, checkpoint.quarantine_key(name, node))
-    batch = checkpoint.quarantine_batch(name, node, why, client.clock.now_ms())
-    commit(client, producer, [(home, batch)])
+    record = checkpoint.quarantine_record(name, node, why, client.clock.now_ms())
+    commit(client, producer, [record])

@@ -109,16 +109,13 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
         if is_first and committed.has_begun:
             return
         started = {tp.topic for tp in committed.checkpoints}.union(committed.starts)
-        batches = [
-            (
-                checkpoint.home(checkpoint.TOPIC, checkpoint.start_key(start.mirror, start.topic)),
-                checkpoint.start_batch(start),
-            )
+        records = [
+            checkpoint.start_record(start)
             for start in snapshot.new_starts
             if start.topic not in started
         ]
-        if batches:
-            commit(client, producer, batches)
+        if records:
+            commit(client, producer, records)
 
 
 _LOG = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.protocol.producer import timeout_too_long
-from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -424,18 +422,15 @@ def _create(
 
 def _note_created(client: ClusterClient, mirror: str, topics: Collection[str]) -> None:
     """Commit which topics we have created, so that they may grow before anything was copied."""
-    records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
+    records = []
     for name, topic in client.metadata(sorted(topics)).topics.items():
         if topic.error_code:  # this broker has not heard of it yet
             raise client.failure(topic.error_code, f"Metadata of topic {name}")
         if topic.topic_id:  # brokers before 2.8 have none
             created = CreatedRecord(mirror, name, topic.topic_id, client.clock.now_ms())
-            record = checkpoint.created_record(created)
-            records[checkpoint.home(checkpoint.TOPIC, record[0])].append(record)
+            records.append(checkpoint.created_record(created))
     if records:
-        producer = take_over(client, start_id(mirror))
-        batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
-        commit(client, producer, batches)
+        commit(client, take_over(client, start_id(mirror)), records)
 
 
 def _grow(

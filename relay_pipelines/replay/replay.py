@@ -388,7 +388,7 @@ def _start_record(
             parameters(request, own.record_policy(ranges.topic)),
         ),
     )
-    if len(checkpoint.start_batch(start).data) > _RECORD_BYTES:
+    if len(checkpoint.start_record(start).record[1]) > _RECORD_BYTES:
         raise ConfigError(
             "records of others lie between the copies in too many places for one replay",
             remedy="replay a part of the offsets, or read the source: --side source",

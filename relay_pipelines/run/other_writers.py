@@ -162,4 +162,4 @@ def _mark(
     commits = (each for each in snapshot.checkpoints.values() if each.run_id == run_id)
     at_ms = max([now_ms, *(each.committed_at_ms for each in commits)])
     ends = with_end(snapshot.run_ends, run_id, RunEnd(deployment, at_ms, goes_on))
-    commit_unseen(producer, [checkpoints.run_ends_batch(mirror, ends, now_ms)])
+    commit_unseen(producer, [checkpoints.run_ends_record(mirror, ends, now_ms)])

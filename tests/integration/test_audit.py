@@ -370,8 +370,7 @@ class TestTampered:
         with ClusterClient(mirror.destination, DestinationError) as connected:
             topic_id = connected.topic(mirror.topic).topic_id
         created = checkpoint.CreatedRecord(mirror.name, mirror.topic, topic_id, NOW_MS)
-        key, value, _ = checkpoint.created_record(created)
-        home = checkpoint.home(checkpoint.TOPIC, key)
+        home, (key, value, _) = checkpoint.created_record(created)
         write(mirror.destination, home, [Record(key, value, (), (independent.CREATE_TIME, NOW_MS))])
         found, said = audit()
         assert [line.removeprefix(f"{elsewhere}: ") for line in found] == [

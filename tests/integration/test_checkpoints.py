@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
@@ -19,6 +18,7 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic
+from relay_pipelines.ledger.checkpoint import StateRecord
 from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, CopyOptions, OffsetRange, Status, TopicPartition
@@ -27,7 +27,6 @@ from relay_pipelines.protocol import fetch
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.settings import Mirror as Settings
 from tests import copying
 from tests.copying import Clusters, Mirror, numbered
@@ -295,21 +294,16 @@ def test_the_cleaner_works_under_a_follower(
     sources = [TopicPartition("t", partition) for partition in range(40)]
     with ClusterClient(cluster, DestinationError) as client:
 
-        def send(records: Iterable[tuple[bytes, bytes | None, int]], *, aborts: bool) -> None:
-            by_home: dict[TopicPartition, list[Any]] = defaultdict(list)
-            for key, value, _ in records:
-                home = checkpoint.home(topic_name, key)
-                by_home[home].append((key, value, client.clock.now_ms()))
-            batches = [(home, batch) for home in by_home for batch in encode_all(by_home[home])]
+        def send(records: Iterable[tuple[bytes, Any, int]], *, aborts: bool) -> None:
+            now_ms = client.clock.now_ms()
+            written = [
+                StateRecord(checkpoint.home(topic_name, key), (key, value, now_ms))
+                for key, value, _ in records
+            ]
             producer = fencing.take_over(client, f"relay.{mirror}.x")
-            if not aborts:
-                fencing.commit(client, producer, batches)
-                return
-            producer.add(by_home)
-            for home, batch in batches:
-                producer.send(home, batch)
-            producer.drain()
-            producer.abort()
+            if aborts:
+                monkeypatch.setattr(producer, "commit", producer.abort)
+            fencing.commit(client, producer, written)
 
         def made(number: int) -> list[tuple[bytes, bytes, int]]:
             return [

@@ -75,7 +75,7 @@ def test_ranges_of_one_transaction_have_chains_of_their_own() -> None:
     with served(source=source, destination=copies):
         for topic in "abc":
             owner = checkpoint.OwnerRecord("m", TopicPartition(topic, 0), "relay.m./1", 0)
-            put(copies, checkpoint.TOPIC, encode(*checkpoint.owner_record(owner)))
+            put(copies, checkpoint.TOPIC, encode(*checkpoint.owner_record(owner).record))
         outcomes = copy_as_it_is(job(), ranges, Clock())
     assert [outcome.error for outcome in outcomes] == ["", "", ""]
     found = chains(copies)

@@ -151,7 +151,7 @@ class TestWhatIsForeign:
         head = replace(known.ledger_head, number=1, hash="0" * 64, committed_at_ms=ago_ms)
         forged = replace(known, mirror=replay_name("m", "x"), copies=end, ledger_head=head)
         world.expire(lambda entry: entry.number == 1)
-        put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(forged))
+        put(world.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(forged)))
         assert (world.recount().foreign, world.recount().unattributed) == (1, 0)
         assert foreign(world) == 1
 
@@ -250,7 +250,7 @@ def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
     gap = replace(gap, records=0, gap="the topic was deleted and created again")
     moved, entry = ledger_topic.chained(moved, gap)
     put(world.copies, ledger_topic.TOPIC, encode(*entry))
-    put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(moved))
+    put(world.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(moved)))
     world.copy(10)
     audit = world.audit()
     assert (differences(audit), audit.coverage.compared) == ([], 15)

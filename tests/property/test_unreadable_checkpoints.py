@@ -152,7 +152,7 @@ def test_an_audit_names_what_another_mirror_may_have_copied(
     assert audit.exit_code == 1
     # where it cannot be, nothing else is looked at less
     readable = Checkpoint.initial("n", TopicPartition("a", 1), TopicPartition("z", 0), 7)
-    put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(readable))
+    put(world.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(readable)))
     assert unreadable(world.recounted()) == []
 
 
@@ -235,7 +235,7 @@ def test_nothing_is_copied_where_nobody_may_read_what_are_copies(
 ) -> None:
     """Checkpoints at the source that the user may see, and not read, may be of any topic."""
     if not is_empty:
-        put(other.copies, checkpoint.TOPIC, checkpoint.to_batch(COMMITTED))
+        put(other.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(COMMITTED)))
     other.copies.unreadable.add(checkpoint.TOPIC)
     with other.answering(), ClusterClient(DESTINATION, SourceError) as client:
         passed, unknown = shared_destinations.passed("m", client, "x", ["a", "z"], settled=True)

@@ -22,11 +22,11 @@ from relay_pipelines.ledger.checkpoint import (
     key_prefixes,
     record_of,
     replay_name,
-    start_batch,
+    start_record,
 )
 from relay_pipelines.ledger.offset_map import Copied, merged, part
 from relay_pipelines.model import OffsetRange, OnRecordError, Side, TopicPartition
-from relay_pipelines.protocol.records import Record, decode
+from relay_pipelines.protocol.records import Record
 from relay_pipelines.replay.own_mirror import (
     as_mirror,
     parameters,
@@ -94,15 +94,15 @@ def test_a_start_record_holds_the_whole_replay(tmp_path: Path) -> None:
     request = replace(REQUEST, **FILTERS, folder=tmp_path)
     start = started(tmp_path, request)
 
-    (written,) = decode(start_batch(start).data)
-    assert record_of(StartRecord, written.value) == start
+    _, written, _ = start_record(start).record
+    assert record_of(StartRecord, written) == start
     again = request_of(start)
     assert (again.asked, again.id) == (request.asked, "a")
     policy = as_mirror(settings(tmp_path).mirror("orders"), again, "orders").record_policy("orders")
     assert ([spec.name for spec in policy.filters], bool(policy.where)) == (["m:Filter"], True)
     assert (policy.transform, policy.select) == (None, ())
-    (plain,) = decode(start_batch(replace(start, replay=None)).data)
-    assert record_of(StartRecord, plain.value) == replace(start, replay=None)
+    _, plain, _ = start_record(replace(start, replay=None)).record
+    assert record_of(StartRecord, plain) == replace(start, replay=None)
 
 
 def started(folder: Path, request: ReplayRequest, text: str = MINIMAL) -> StartRecord:
@@ -132,7 +132,7 @@ def test_secrets_are_compared_and_not_kept(tmp_path: Path, given: dict[str, Any]
         return [started(tmp_path, REQUEST, configured), started(tmp_path, typed)]
 
     for before, same, other in zip(both("hunter2"), both("hunter2"), both("rotated"), strict=True):
-        assert b"hunter2" not in bytes(start_batch(before).data)
+        assert b"hunter2" not in start_record(before).record[1]
         assert same.replay is not None
         assert other.replay is not None
         require_same(before, same.replay.parameters, "a")
