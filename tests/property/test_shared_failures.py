@@ -138,6 +138,8 @@ def damage(cluster: FakeCluster, how: str, topics: str) -> None:
         cluster.leaderless.update(topics)
     elif how == "led by a broker that is down":
         cluster.led_by_second = topics  # type: ignore[attr-defined]
+    elif how == "taken by retention":
+        cluster.low_watermarks.update(dict.fromkeys(topics, 3))
     for topic in topics if how == "corrupt" else ():
         damaged = cluster.logs[topic].entries[2]
         damaged.body = damaged.body[:-1] + bytes([damaged.body[-1] ^ 1])
@@ -145,7 +147,9 @@ def damage(cluster: FakeCluster, how: str, topics: str) -> None:
 
 @pytest.mark.parametrize("here", ["a", "ej", "abcd"])
 @pytest.mark.parametrize("there", ["b", "fi", "efghij"])
-@pytest.mark.parametrize("how", ["corrupt", "without a leader", "led by a broker that is down"])
+@pytest.mark.parametrize(
+    "how", ["corrupt", "without a leader", "led by a broker that is down", "taken by retention"]
+)
 def test_neighbours_that_need_different_nodes_are_all_copied(
     how: str, there: str, here: str
 ) -> None:
