@@ -27,7 +27,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.connection import Connection
-from tests.support import fake_cluster
+from tests.support import fake_cluster, ten_topics
 from tests.support.copies_in_memory import DESTINATION, OTHER, SOURCE, checkpoints_of
 from tests.support.fake_cluster import FETCH, FakeCluster, FakeSocket, Log, served
 from tests.support.filled import Clock, fill, filled, values
@@ -35,14 +35,7 @@ from tests.support.filled import Clock, fill, filled, values
 RECORDS = 20
 NO_PRODUCER = {"throttle_time_ms": 0, "producer_id": -1, "producer_epoch": -1}
 SLOW: dict[str, Any] = {"fetch_max_bytes": 1 << 20}
-OPTIONS = CopyOptions(
-    chunk_bytes=1 << 20,
-    fetch_max_bytes=900,
-    coalesce_below_bytes=0,
-    backoff_min_ms=0,
-    backoff_max_ms=0,
-    give_up_after_ms=300,
-)
+OPTIONS = replace(ten_topics.OPTIONS, chunk_bytes=1 << 20, give_up_after_ms=300)
 FIRST_BYTES = patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000)
 NEW = [value.upper() for value in values("new", RECORDS)]
 
@@ -100,6 +93,19 @@ def last_checkpoint(copies: FakeCluster, topic: str) -> Checkpoint:
 
 def requested(body: bytes) -> int:
     return int(struct.unpack_from(">i", body, 25)[0])
+
+
+@contextmanager
+def after_fetch(source: FakeCluster, then: Callable[[int, bytes], bytes | None]) -> Iterator[None]:
+    """Call something with the topics that a Fetch of the source asks for, and with its answer."""
+    real = FakeCluster._fetch
+
+    def fetch(self: FakeCluster, body: bytes) -> bytes:
+        answer = real(self, body)
+        return (then(requested(body), answer) if self is source else None) or answer
+
+    with patch.object(FakeCluster, "_fetch", fetch):
+        yield
 
 
 def copy_after_failover(options: CopyOptions = OPTIONS) -> dict[str, Outcome]:
@@ -192,21 +198,14 @@ def test_records_are_fetched_between_the_two_looks_at_the_topic_id(at_fetch: int
     The first one of the attempt, which the task notices, or the one after its first commit.
     """
     source, copies = with_ids(filled("abcd", RECORDS)), with_ids(destination("abcd"))
-    real, common = FakeCluster._fetch, [0]
+    common = [0]
 
-    def fetch(self: FakeCluster, body: bytes) -> bytes:
-        answer = real(self, body)
-        if self is source and requested(body) > 1:
-            common[0] += 1
-            if common[0] == at_fetch:
-                create_again(source, "d")
-        return answer
+    def then(topics: int, _answer: bytes) -> None:
+        common[0] += topics > 1
+        if topics > 1 and common[0] == at_fetch:
+            create_again(source, "d")
 
-    with (
-        served(source=source, destination=copies),
-        patch.object(FakeCluster, "_fetch", fetch),
-        FIRST_BYTES,
-    ):
+    with served(source=source, destination=copies), after_fetch(source, then), FIRST_BYTES:
         outcomes = copy_after_failover(replace(OPTIONS, chunk_bytes=2_000))
     assert common[0] >= at_fetch
     assert_only_new_records(outcomes["d"], source, copies)
@@ -341,13 +340,8 @@ def test_a_repeated_run_writes_nothing_to_the_destination() -> None:
 def test_a_broken_answer_to_the_common_fetch_stops_no_range() -> None:
     """What is cut off in it, each range fetches for itself."""
     source, copies = filled("abc", RECORDS), destination("abc")
-    real = FakeCluster._fetch
-
-    def fetch(self: FakeCluster, body: bytes) -> bytes:
-        answer = real(self, body)
-        return answer[:40] if self is source and requested(body) > 1 else answer
-
-    with served(source=source, destination=copies), patch.object(FakeCluster, "_fetch", fetch):
+    broken = after_fetch(source, lambda topics, answer: answer[:40] if topics > 1 else None)
+    with served(source=source, destination=copies), broken:
         outcomes = copy(ranges("abc"))
     assert errors(outcomes) == {""}
 
@@ -548,12 +542,8 @@ def test_a_transaction_log_that_is_away_is_waited_for_once() -> None:
 
 def test_a_far_source_is_asked_in_common() -> None:
     """To connect takes 0.9 s and each answer 0.25 s: that is no broker that hangs."""
-    topics, common, real = "abcdefghijklmnopqrst", [0], FakeCluster._fetch
+    topics, asked = "abcdefghijklmnopqrst", list[int]()
     source, copies = filled(topics, RECORDS), destination(topics)
-
-    def fetch(self: FakeCluster, body: bytes) -> bytes:
-        common[0] += self is source and requested(body) > 1
-        return real(self, body)
 
     class Far(FakeSocket):
         late = 0
@@ -575,13 +565,13 @@ def test_a_far_source_is_asked_in_common() -> None:
 
     with (
         served(source=source, destination=copies, kind=Far),
-        patch.object(FakeCluster, "_fetch", fetch),
+        after_fetch(source, lambda topics, _: asked.append(topics)),
         patch.object(copier, "_TOGETHER", 5),
         patch.object(SteppedClock, "now", 0.0),
     ):
         outcomes = copy(ranges(topics), replace(OPTIONS, **SLOW), clock=SteppedClock())
     assert errors(outcomes) == {""}
-    assert common == [4]
+    assert sum(topics > 1 for topics in asked) == 4
 
 
 def test_a_common_question_holds_no_transaction_open() -> None:
@@ -661,17 +651,13 @@ def test_a_log_that_was_put_back_stops_no_neighbour() -> None:
     The Fetch that all share shows it, since it begins at the last records copied.
     """
     source, copies = with_ids(filled("abc", RECORDS)), with_ids(destination("abc"))
-    common, real = [], FakeCluster._fetch
-
-    def fetch(self: FakeCluster, body: bytes) -> bytes:
-        if self is source:
-            common.append(requested(body))
-        return real(self, body)
+    common = list[int]()
 
     def copy_to(end: int) -> dict[str, Outcome]:
         return copy(ranges("abc", end=end), replace(OPTIONS, **SLOW))
 
-    with served(source=source, destination=copies), patch.object(FakeCluster, "_fetch", fetch):
+    noted = after_fetch(source, lambda topics, _: common.append(topics))
+    with served(source=source, destination=copies), noted:
         for end in (7, 10):
             assert errors(copy_to(end)) == {""}
         assert common == [3, 3], "as many requests as without a comparison"

@@ -17,7 +17,6 @@ from relay_pipelines.model import (
     ClassSpec,
     Cluster,
     CopyJob,
-    CopyOptions,
     CopyRange,
     OffsetRange,
     Outcome,
@@ -26,22 +25,16 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
+from tests.support import ten_topics
 from tests.support.copies_in_memory import checkpoints_of, destination
 from tests.support.fake_cluster import FakeCluster, served
 from tests.support.filled import Clock, chains, filled, values
+from tests.support.ten_topics import DESTINATION, SOURCE
 
 Way = Callable[..., list[Outcome]]
 RECORDS = 60
-SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("fake:2",))
 OTHER = Cluster("other", ("fake:3",))
-OPTIONS = CopyOptions(
-    chunk_bytes=1_500,
-    fetch_max_bytes=900,
-    coalesce_below_bytes=0,
-    backoff_min_ms=0,
-    backoff_max_ms=0,
-    give_up_after_ms=20_000,
-)
+OPTIONS = replace(ten_topics.OPTIONS, chunk_bytes=1_500, give_up_after_ms=20_000)
 WAYS = [copy_as_it_is, copy_as_rows, copy_as_kept]
 
 

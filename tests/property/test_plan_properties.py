@@ -16,11 +16,8 @@ from relay_pipelines.plan.acl_decisions import State, plan_acls
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
 from relay_pipelines.plan.positions import Position, data_loss, lag_records, plan_windows
 from relay_pipelines.plan.task_packing import BIG_SECONDS, TASK_SECONDS, copy_seconds, pack
-from relay_pipelines.plan.topic_selection import destinations, is_topic_name, literal_names, select
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
-
-
 offsets = st.integers(0, 2**40)
 
 
@@ -51,7 +48,8 @@ def range_lists(draw: st.DrawFn) -> list[CopyRange]:
 def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions):
     """Each topic-partition is complete through its end after the plan, or a guard says why not.
 
-    No range is empty, and the lag is what the plan would copy: status tells no other story.
+    No range is empty, and the lag is what the plan would copy: status tells no other story. After
+    it was carried out, a second plan has nothing to copy.
     """
     plan = plan_windows(positions)
     planned = {each.topic_partition: each for window in plan.windows for each in window.ranges}
@@ -71,24 +69,18 @@ def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions):
             assert position.next_offset in (None, planned_range.start)
         elif topic_partition not in lost:
             assert position.begin == position.end_offset
-
-
-@given(position_lists())
-def test_a_plan_that_was_carried_out_leaves_nothing_to_do(positions):
-    """A second run at the same offsets must copy nothing."""
-    plan = plan_windows(positions)
-    ends = {each.topic_partition: each.end for window in plan.windows for each in window.ranges}
+    ends = {at: each.end for at, each in planned.items()}
     after = [
-        replace(each, next_offset=ends.get(each.topic_partition, each.next_offset))
-        for each in positions
+        replace(at, next_offset=ends.get(at.topic_partition, at.next_offset)) for at in positions
     ]
     assert plan_windows(after).windows == ()
 
 
 @given(range_lists(), st.integers(1, 16))
 def test_every_range_is_in_exactly_one_task(ranges, slots):
-    """With all of its topic-partition, in order: order within one rests on this."""
+    """With all of its topic-partition, in order; brokers may have answered in any order."""
     tasks = pack(ranges, slots)
+    assert pack(ranges[::-1], slots) == tasks
     assert Counter(each for task in tasks for each in task) == Counter(ranges)
     assert all(tasks)
     places = [{each.source.topic_partition for each in task} for task in tasks]
@@ -117,37 +109,6 @@ def test_tasks_are_few_and_none_is_much_longer_than_its_share(ranges, slots):
         assert seconds <= sum(small) / len(shared) + max(small) + 1e-6
 
 
-@given(range_lists(), st.integers(1, 16), st.randoms(use_true_random=False))
-def test_packing_does_not_depend_on_the_order_of_its_input(ranges, slots, random):
-    """Brokers answer in any order; a retried run should look like the first."""
-    shuffled = list(ranges)
-    random.shuffle(shuffled)
-    assert pack(shuffled, slots) == pack(ranges, slots)
-
-
-@given(
-    st.lists(st.text("ab._-", min_size=1, max_size=5)),
-    st.lists(st.sampled_from(["a.*", "b+", ".*"])),
-    st.sampled_from(["b.*", "__.*"]),
-)
-def test_a_denied_or_internal_topic_is_never_included(topics, allow, deny):
-    decisions = select(topics, allow, [deny])
-    assert [each.topic for each in decisions] == sorted(set(topics))
-    included = [each.topic for each in decisions if each.included]
-    assert not any(topic.startswith("__") for topic in included)
-    assert deny != "b.*" or not any(topic.startswith("b") for topic in included)
-
-
-@given(
-    st.sets(st.text("ab", min_size=1, max_size=5)),
-    st.sampled_from(["{topic}", "x.{topic}", "{topic}-{topic}"]),
-)
-def test_a_template_never_puts_two_topics_into_one(topics, template):
-    renamed = destinations(topics, template)
-    assert set(renamed) == topics
-    assert len(set(renamed.values())) == len(topics)
-
-
 @st.composite
 def waiting_ranges(draw: st.DrawFn) -> list[OffsetRange]:
     """Ranges of distinct topic-partitions, small enough to be cut record by record, in order."""
@@ -159,8 +120,6 @@ def waiting_ranges(draw: st.DrawFn) -> list[OffsetRange]:
 
 
 sizes = st.dictionaries(topic_partitions, st.floats(0, 1000))
-
-
 limits = st.builds(WindowLimits, st.integers(1, 200), st.integers(1, 20_000))
 
 
@@ -246,41 +205,11 @@ def test_rounds_that_are_killed_leave_each_offset_in_one_window(written, limits)
         assert of_all[-1].end == end
 
 
-@given(waiting_ranges(), st.text("node-1_é", max_size=5), offsets, offsets, st.integers(0, 3))
-def test_a_frozen_window_comes_back_as_it_was_written(ranges, node, at_ms, size, generation):
-    """JSON round trip."""
-    generations = {each.topic_partition: generation for each in ranges if generation}
-    frozen = FrozenWindow("m-main-00000001", tuple(ranges), node, at_ms, size, generations)
-    back = FrozenWindow.from_json(frozen.key, frozen.to_json())
-    assert back == frozen
-    windows = back.windows(back.topics)
-    assert [each for window in windows for each in window.ranges] == ranges
-    assert [window.topic for window in windows] == back.topics
-
-
-@given(st.lists(st.text(r"ab.\-_*|", max_size=5)))
-def test_a_literal_name_is_what_its_pattern_matches(patterns):
-    """Every name returned is a topic name that a pattern matches when its dots are literal."""
-    for name in literal_names(patterns):
-        assert is_topic_name(name)
-        assert name.replace(".", r"\.") in patterns
-
-
 TOPICS = {"a.one": "c.one", "a.two": "shared", "b": "shared", "a.new": "c.new"}
-
-
 COPIED_TO = {"c.one", "shared"}
-
-
 THERE = {*TOPICS.values(), "c.one.other"}
-
-
 PRINCIPALS, HOSTS = ("User:ann", "User:bob", "User:eve"), ("10.0.0.1", "10.0.0.2")
-
-
 READERS = (Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
-
-
 IMPLIES_DESCRIBE = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
 
 
@@ -352,11 +281,7 @@ def test_readers_of_the_source_may_read_the_copy(source: list[Acl]) -> None:
 
 
 AT = TopicPartition("orders", 0)
-
-
 OFFSETS = st.integers(0, 30)
-
-
 RANGES = st.lists(
     st.builds(lambda start, size: OffsetRange(AT, start, start + size), OFFSETS, st.integers(0, 9))
 ).map(sorted)
@@ -372,10 +297,3 @@ def test_ranges_are_found(ranges: list[OffsetRange], start: int, end: int) -> No
     assert [*index.containing(start)] == there[::-1]
     following = (each.start for each in ranges if each.start >= start)
     assert index.next_start(start) == min(following, default=None)
-
-
-def test_a_look_up_does_not_go_through_all_ranges() -> None:
-    """A hundred thousand take a moment."""
-    ranges = [OffsetRange(AT, start, start + 10) for start in range(0, 1_000_000, 10)]
-    index = RangeIndex(ranges)
-    assert all([*index.containing(each.start)] == [n] for n, each in enumerate(ranges))

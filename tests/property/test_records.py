@@ -104,14 +104,6 @@ def test_the_state_of_one_transaction_is_compressed() -> None:
     assert [(each.key, each.value, each.timestamp) for each in decode(batch.data)] == state
 
 
-@given(st.lists(records, min_size=1, max_size=20), codecs, codecs)
-def test_records_survive_being_rewritten(wanted: list[Record], first: int, second: int) -> None:
-    """Decoded records encode to the same records: the codec takes the records that it returns."""
-    once = [each for data in built(wanted, first) for each in decode(data)]
-    twice = [seen(each) for data in built(once, second) for each in decode(data)]
-    assert twice == wanted
-
-
 @given(st.lists(records, min_size=1, max_size=20), codecs, st.booleans())
 def test_merging_takes_each_record_once(wanted: list[Record], codec: int, notes: bool) -> None:  # noqa: FBT001
     """It goes on in the middle of a batch, also where the compiled codec cannot read a name."""
@@ -245,18 +237,8 @@ def refusal(data: memoryview) -> CorruptBatchError | None:
     return None
 
 
-def shape(record: Record) -> tuple[object, ...]:
-    return record.timestamp, record.key, record.value, tuple(record.headers)
-
-
 def digest(record: Record) -> str:
     return digest_of(record.timestamp, record.key, record.value, record.headers)
-
-
-@given(records, records)
-def test_digests_are_equal_only_for_equal_records(one: Record, other: Record) -> None:
-    """Timestamp, key, value and headers, and nothing else, make the digest."""
-    assert (digest(one) == digest(other)) == (shape(one) == shape(other))
 
 
 def test_digests_of_names_that_are_utf8_stay() -> None:

@@ -56,12 +56,8 @@ def instance() -> Iterator[DagsterInstance]:
 def test_the_sensors_are_beside_those_of_relay(example: ModuleType):
     """They run as soon as they are loaded, and the mirror's definitions are all there."""
     repository = example.defs().get_repository_def()
-    assert {sensor.name for sensor in repository.sensor_defs} == {
-        "failed_runs",
-        "failed_checks",
-        "plan_m",
-        "health_m",
-    }
+    names = {sensor.name for sensor in repository.sensor_defs}
+    assert names == {"failed_runs", "failed_checks", "plan_m", "health_m"}
     assert repository.has_job("mirror_m")
 
 

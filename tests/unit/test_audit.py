@@ -327,14 +327,8 @@ def test_a_loss_supersedes_what_follows_the_last_chunk(client: ClusterClient) ->
 
 
 AT = TopicPartition("orders", 0)
-
-
 HOUR_MS = 3_600_000
-
-
 NOW_MS = 1_700_000_000_000
-
-
 CHUNK_OFFSETS = OffsetRange(AT, 0, 10)
 
 
@@ -359,8 +353,6 @@ CHUNK = replace(
     first_timestamp_ms=NOW_MS - 72 * HOUR_MS,
     max_timestamp_ms=NOW_MS - 24 * HOUR_MS,
 )
-
-
 UNDATED = replace(CHUNK, first_timestamp_ms=-1, max_timestamp_ms=-1)
 
 
@@ -373,11 +365,7 @@ def kept_for(number: int) -> dict[str, str]:
 
 
 COMPACTS, BOTH = {"cleanup.policy": "compact"}, {"cleanup.policy": "compact,delete"}
-
-
 BY_SIZE = {"retention.bytes": "1000"}
-
-
 EXPLAINED = [
     ("everything is kept", {}, 10, CHUNK, 1, False),
     ("older", kept_for(12), 10, CHUNK, 1, True),

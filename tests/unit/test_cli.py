@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.core
@@ -59,34 +60,27 @@ def test_every_command_and_option_is_documented() -> None:
     assert documented == list(commands())
 
 
+NO_FILE, NO_LAST = "none.yaml does not exist; ", "Invalid value for '--last' / '-n'"
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["run", "--mirrors", "x"], r"No such option: --mirrors.*; see `relay run --help`"),
-        (["copy"], r"No such command 'copy'.*; see `relay --help`"),
-        *(
-            (
-                ["ledger", "--last", wrong],
-                r"Invalid value for '--last' / '-n': .*; see `relay ledger --help`",
-            )
-            for wrong in "0x"
-        ),
-        (["run", "more"], r".*unexpected.*argument.*; see `relay run --help`"),
-        (["-c"], r".*'?-c'?.* requires an argument; see `relay --help`"),
-        (
-            ["-c", "none.yaml", "plan"],
-            r"none.yaml does not exist; name another file, or write one with `relay init`",
-        ),
-        (["plan", "-c", "none.yaml"], r"none.yaml does not exist; .*"),
-        (["plan", "--config=none.yaml"], r"none.yaml does not exist; .*"),
+        ("run --mirrors x", r"No such option: --mirrors.*; see `relay run --help`"),
+        ("copy", r"No such command 'copy'.*; see `relay --help`"),
+        *((f"ledger --last {n}", rf"{NO_LAST}: .*; see `relay ledger --help`") for n in "0x"),
+        ("run more", r".*unexpected.*argument.*; see `relay run --help`"),
+        ("-c", r".*'?-c'?.* requires an argument; see `relay --help`"),
+        ("-c none.yaml plan", rf"{NO_FILE}name another file, or write one with `relay init`"),
+        ("plan -c none.yaml", rf"{NO_FILE}.*"),
+        ("plan --config=none.yaml", rf"{NO_FILE}.*"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_usage_is_one_line(
-    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It names the problem and where to find help; the global options may stand anywhere."""
-    assert main(arguments) == 2
+    assert main(arguments.split()) == 2
     assert re.fullmatch(f"error: {line}\n", (error := capsys.readouterr().err)), error
 
 
@@ -97,17 +91,13 @@ def test_the_environment_may_name_the_configuration_or_be_it(
     monkeypatch.setenv("RELAY_CONFIG", "from-the-environment.yaml")
     assert main(["status"]) == 2
     assert main(["status", "-c", "given.yaml"]) == 2
-    assert re.findall(r"error: (\S+) does not exist", capsys.readouterr().err) == [
-        "from-the-environment.yaml",
-        "given.yaml",
-    ]
+    named = re.findall(r"error: (\S+) does not exist", capsys.readouterr().err)
+    assert named == ["from-the-environment.yaml", "given.yaml"]
     monkeypatch.setenv("RELAY_CONFIG_YAML", "mirrors: 1")
     assert main(["status"]) == 2
     assert main(["status", "-c", "given.yaml"]) == 2
-    assert re.findall(r"error: (\S+)", capsys.readouterr().err) == [
-        "RELAY_CONFIG_YAML:1:",
-        "given.yaml",
-    ]
+    named = re.findall(r"error: (\S+)", capsys.readouterr().err)
+    assert named == ["RELAY_CONFIG_YAML:1:", "given.yaml"]
 
 
 def test_a_bug_and_ctrl_c_are_one_line(
@@ -155,14 +145,8 @@ def test_slow_packages_are_imported_late(
         "import sys; from relay_pipelines.cli import main; code = main(sys.argv[1:])\n"
         f"print('imported', *[name for name in {slow} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "imported"
     assert "Traceback" not in done.stderr
 
@@ -172,14 +156,9 @@ def test_processes_of_their_own(tmp_path: Path) -> None:
     program = "import sys; from relay_pipelines.cli import main; sys.exit(main(['--help']))"
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", program]
+    to: dict[str, Any] = {"stdout": writer, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, cwd=tmp_path, text=True, check=False, **to)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
     program = (
@@ -198,27 +177,19 @@ def test_processes_of_their_own(tmp_path: Path) -> None:
     ], done.stderr
 
 
+IS_FULL = "the output cannot be written: No space left on device; write to another file"
+
+
 @pytest.mark.parametrize(
     ("command", "code", "error"),
     [
-        *(
-            (
-                f"{what} >/dev/full",
-                1,
-                "the output cannot be written: No space left on device; write to another file",
-            )
-            for what in ("--help", "init")
-        ),
+        *((f"{what} >/dev/full", 1, IS_FULL) for what in ("--help", "init")),
         ("--help >&-", 2, "stdout is closed; write to a file, or to /dev/null"),
         ("convert none.conf >&-", 2, "stdout is closed; .*"),
         ("status -c none.yaml 2>/dev/full", 2, ""),
         ("status -c none.yaml 2>&-", 2, ""),
         ("init taken/new", 2, "taken/new cannot be opened: Not a directory; name another one"),
-        (
-            "convert mm2.properties",
-            2,
-            r"'\\xf6' cannot be written as ascii; set LC_ALL=C.UTF-8",
-        ),
+        ("convert mm2.properties", 2, r"'\\xf6' cannot be written as ascii; set LC_ALL=C.UTF-8"),
     ],
     ids=lambda value: value if " " in str(value) else None,
 )

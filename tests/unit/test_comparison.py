@@ -85,20 +85,10 @@ def change(**changes: Any) -> list[Record]:
 
 
 ADDED = "1 record is at the destination, but not in the source"
-
-
 TWO = "2 records are at the destination, but not in the source"
-
-
 BOTH = "2 records are missing at the destination, and 1 record is there, but not in the source"
-
-
 CUT = "the copies end here: {} records are missing"
-
-
 FIVE = RECORDS[5]._replace
-
-
 TAMPERED = {
     "dropped": (RECORDS[:5] + RECORDS[6:], "1 record is missing at the destination", 5, 5),
     "two dropped": (RECORDS[:5] + RECORDS[7:], "2 records are missing at the destination", 5, 5),
@@ -285,11 +275,7 @@ class TestExcerpts:
 
 
 AT = TopicPartition("orders", 0)
-
-
 Pair = tuple[str | None, str | None]
-
-
 Log = list[list[FetchedSpan]]
 
 
@@ -323,11 +309,7 @@ def differs(source: Log, destination: Log, **rules: Any) -> str:
 
 
 ONE_KEY, TWO_KEYS = "the records of 1 key differ", "the records of 2 keys differ"
-
-
 KEYLESS = "the records without a key differ"
-
-
 OF_EACH_KEY = {
     "the same": ([("a", "1"), ("b", "2")], [("a", "1"), ("b", "2")], ""),
     "cleaned at the destination": ([("a", "0"), ("a", "1")], [("a", "1")], ""),

@@ -63,8 +63,6 @@ exactly.once.source.support = enabled
 transforms = mask
 surprising.key = x
 """
-
-
 JAVA = r"""
 # comment
 ! comment
@@ -78,8 +76,7 @@ g = \u0041\\
 h
 a = last
 """
-
-
+SASL_SSL: dict[str, Any] = {"protocol": "SASL_SSL"}
 Convert = Callable[[str], tuple[dict[str, Any], str]]
 
 
@@ -103,16 +100,10 @@ def test_a_mirrormaker_in_both_directions(converted: Convert) -> None:
     tree, comments = converted(MIRRORMAKER2)
     scram = {"mechanism": "SCRAM-SHA-512", "username": "mirror", "password": "${EU_PASSWORD}"}
     tls = {"ca_location": "/etc/kafka/ca.pem", "verify_hostname": False}
-    eu = {
-        "bootstrap_servers": ["eu1:9092", "eu2:9092"],
-        "security": {"protocol": "SASL_SSL", **scram, **tls},
-    }
-    tokens: dict[str, Any] = {"token_provider": "msk_tokens:signed"}
+    eu = {"bootstrap_servers": ["eu1:9092", "eu2:9092"], "security": SASL_SSL | scram | tls}
+    tokens: dict[str, Any] = {"mechanism": "OAUTHBEARER", "token_provider": "msk_tokens:signed"}
     tokens["token_provider_config"] = {"region": "eu-west-1"}
-    us = {
-        "bootstrap_servers": ["us1:9092"],
-        "security": {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", **tokens},
-    }
+    us = {"bootstrap_servers": ["us1:9092"], "security": SASL_SSL | tokens}
     internal = r".*[\-\.]internal"
     to_us = {
         "allow": [r"orders\..*", "payments"],
@@ -303,25 +294,20 @@ def test_the_output_is_a_new_file_that_loads(
     )
 
 
+NOT_VALID = (
+    r"the converted configuration is not valid: .*bootstrap_servers\[0\]: expected host:port,"
+    r" got 'b'; correct the configuration that is converted"
+)
+NO_TOPICS = "a->b.topics: no regular expression that Python accepts; name the topics; .*"
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         ("clusters = a, b", "no flow is enabled; .*"),
         ("clusters = a, b\na->b.enabled = true", "a.bootstrap.servers is missing; .*"),
-        (
-            THREE.replace("b:1", "b") + "a->b.enabled=true",
-            (
-                r"the converted configuration is not valid: .*bootstrap_servers\[0\]: expected"
-                r" host:port, got 'b'; correct the configuration that is converted"
-            ),
-        ),
-        *(
-            (
-                f"{THREE}a->b.enabled=true\na->b.topics={topics}",
-                "a->b.topics: no regular expression that Python accepts; name the topics; .*",
-            )
-            for topics in ("", r"\\p{Alpha}+")
-        ),
+        (TWO.replace("b:1", "b"), NOT_VALID),
+        *((f"{TWO}a->b.topics={topics}", NO_TOPICS) for topics in ("", r"\\p{Alpha}+")),
     ],
 )
 def test_what_cannot_be_converted_is_one_line(

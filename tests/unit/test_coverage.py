@@ -75,10 +75,8 @@ def test_offsets_after_the_checkpoint_are_not_yet_copied() -> None:
     assert found.stretches[-1] == Stretch(40, 100, {"not_yet": 60})
     assert found.problems == []
     found = coverage(wanted(0, 100), CHUNKS[:2], 40)
-    assert found.stretches[-2:] == (
-        Stretch(30, 40, {"missing": 10}),
-        Stretch(40, 100, {"not_yet": 60}),
-    )
+    missing, not_yet = Stretch(30, 40, {"missing": 10}), Stretch(40, 100, {"not_yet": 60})
+    assert found.stretches[-2:] == (missing, not_yet)
     assert found.missing == [wanted(30, 40)]
 
 
@@ -152,8 +150,6 @@ LEDGER = [
     at_time(entry(10, 20), 200, "w2"),
     at_time(entry(20, 30), 300, "w3"),
 ]
-
-
 CHECKPOINTS = {AT: 30, OTHER: 4}
 
 
@@ -196,49 +192,34 @@ def test_how_far_a_selection_reaches() -> None:
     (found,) = select(Selection(window="w2"), LEDGER, CHECKPOINTS)
     assert found.copied_to == 20
     assert ranges(Selection(("orders",), 0), checkpoints={}) == ["orders-0[5, 30)"]
-
-
-def test_offsets_of_an_earlier_history_are_not_audited() -> None:
-    """Nor has an empty ledger anything."""
+    # offsets of an earlier history are not audited; an empty ledger has nothing
     again = replace(entry(0, 0), gap="the topic was created again")
     assert ranges(Selection(), [*LEDGER[:1], again, entry(0, 3)], {AT: 3}) == ["orders-0[0, 3)"]
     with pytest.raises(ConfigError, match="no copies in what is to be audited"):
         ranges(Selection(), [], {})
 
 
+NO_ENTRIES = "the ledger has no entries of "
+BEFORE = (
+    "the ledger has no entry of orders-0 before offset 5: either the mirror began there, or the"
+    " ledger no longer has older ones; audit from offset 5 on"
+)
+BEHIND = (
+    "orders-0 is copied up to offset 30, and the range begins at 30; name offsets that are copied;"
+    " see `relay status`"
+)
+NO_COPIES = "the ledger has no copies in what is to be audited; see `relay ledger` for what it has"
+
+
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        (
-            Selection(("order",)),
-            "the ledger has no entries of the source topic 'order'; did you mean 'orders'?",
-        ),
-        (
-            Selection(("orders",), 7),
-            "the ledger has no entries of orders-7; it has the partitions 0, 1",
-        ),
-        (
-            Selection(window="w33"),
-            "the ledger has no entries of the window 'w33'; did you mean 'w3'?",
-        ),
-        (
-            Selection(("orders",), 0, offsets=(2, None)),
-            (
-                "the ledger has no entry of orders-0 before offset 5: either the mirror began"
-                " there, or the ledger no longer has older ones; audit from offset 5 on"
-            ),
-        ),
-        (
-            Selection(("orders",), 0, offsets=(30, None)),
-            (
-                "orders-0 is copied up to offset 30, and the range begins at 30; name offsets that"
-                " are copied; see `relay status`"
-            ),
-        ),
-        (
-            Selection(since_ms=301),
-            "the ledger has no copies in what is to be audited; see `relay ledger` for what it has",
-        ),
+        (Selection(("order",)), f"{NO_ENTRIES}the source topic 'order'; did you mean 'orders'?"),
+        (Selection(("orders",), 7), f"{NO_ENTRIES}orders-7; it has the partitions 0, 1"),
+        (Selection(window="w33"), f"{NO_ENTRIES}the window 'w33'; did you mean 'w3'?"),
+        (Selection(("orders",), 0, offsets=(2, None)), BEFORE),
+        (Selection(("orders",), 0, offsets=(30, None)), BEHIND),
+        (Selection(since_ms=301), NO_COPIES),
     ],
     ids=str,
 )

@@ -132,14 +132,8 @@ def test_every_query_of_a_dashboard_returns_data(promtool: str, tmp_path: Path) 
                 name.removeprefix(PREFIX), 2 if name.endswith(("_total", "_bucket")) else 0
             )
             rows.append({"series": f"{name}{{{text}}}", "values": f"{start}+{growth}x60"})
-    cases = [
-        {
-            "expr": f"clamp_max(count({query}), 1)",
-            "eval_time": "30m",
-            "exp_samples": [{"labels": "{}", "value": 1}],
-        }
-        for query in queries()
-    ]
+    expected = {"eval_time": "30m", "exp_samples": [{"labels": "{}", "value": 1}]}
+    cases = [{"expr": f"clamp_max(count({query}), 1)", **expected} for query in queries()]
     rules = tmp_path / "queries.yaml"
     tests = [{"interval": "1m", "input_series": rows, "promql_expr_test": cases}]
     rules.write_text(yaml.safe_dump({"rule_files": [], "tests": tests}))
@@ -150,16 +144,14 @@ def test_every_query_of_a_dashboard_returns_data(promtool: str, tmp_path: Path) 
 class TestDashboards:
     """deploy/grafana."""
 
-    def test_there_are_four(self) -> None:
-        assert list(DASHBOARDS) == ["mirror", "nodes", "overview", "topic"]
-        assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == 4
-
     @pytest.mark.parametrize("name", list(DASHBOARDS))
     def test_grafana_can_load_it(self, name: str) -> None:
         """Ids are unique, panels have a unit and do not overlap, and the data source is chosen.
 
         Its variables ask for labels that exist.
         """
+        assert list(DASHBOARDS) == ["mirror", "nodes", "overview", "topic"]
+        assert len({each["uid"] for each in DASHBOARDS.values()}) == 4
         dashboard = DASHBOARDS[name]
         panels = dashboard["panels"]
         assert len({panel["id"] for panel in panels}) == len(panels)
@@ -171,9 +163,7 @@ class TestDashboards:
             assert panel["description"]
             assert panel["datasource"] == chosen
             assert panel["fieldConfig"]["defaults"]["unit"]
-            assert [target["datasource"] for target in panel["targets"]] == [chosen] * len(
-                panel["targets"]
-            )
+            assert all(target["datasource"] == chosen for target in panel["targets"])
             place = panel["gridPos"]
             assert 0 <= place["x"] <= 24 - place["w"]
             for target in panel["targets"]:

@@ -8,15 +8,12 @@ import socket
 from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import alembic.util
 import dagster as dg
 import pytest
 import yaml
-from dagster._core.definitions import input as dagster_inputs
 
-from relay_pipelines.assets.resolved_types import resolved_types_taken_as_they_are
 from relay_pipelines.cli import main
 from relay_pipelines.definitions import build
 from relay_pipelines.errors import ConfigError
@@ -116,9 +113,7 @@ class TestNames:
         mirrored = graph.get(dg.AssetKey(["to-eu", "shop.orders"]))
         assert mirrored.owners == ["team:data-eng", "someone@example.com"]
         assert mirrored.metadata["dagster/uri"] == "kafka://192.0.2.3:9092/eu.shop.orders"
-        assert mirrored.parent_keys == {
-            dg.AssetKey(["source", "to-eu", "source.shop.orders"]),
-        }
+        assert mirrored.parent_keys == {dg.AssetKey(["source", "to-eu", "source.shop.orders"])}
 
     def test_a_description_is_true_of_what_is_copied(self, sample):
         """A copy that leaves records out, or changes them, is not called a verbatim one."""
@@ -134,10 +129,8 @@ class TestNames:
         mirror["topics"]["rename"] = {"big.one": "merged:3"}
         sample.write_text(yaml.safe_dump(configured))
         graph = build(sample).get_repository_def().asset_graph
-        specs = {
-            topic: graph.get(dg.AssetKey(["to-eu", topic]))
-            for topic in ("shop.orders", "shop-orders", "payments", "big.one")
-        }
+        topics = ("shop.orders", "shop-orders", "payments", "big.one")
+        specs = {topic: graph.get(dg.AssetKey(["to-eu", topic])) for topic in topics}
         assert {topic: spec.description for topic, spec in specs.items()} == {
             "shop.orders": "Topic shop.orders at the destination: those records of shop.orders that"
             " `where` is true of, exactly once; each as it is at the source."
@@ -208,10 +201,8 @@ class TestNames:
         assert schedule.cron_schedule == "0 3 * * *"
         assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
         history = repository.asset_graph.get(dg.AssetKey(["audits", "logs", "sample_audit"]))
-        assert history.parent_keys == {
-            dg.AssetKey(["logs", "logs_a"]),
-            dg.AssetKey(["logs", "logs_b"]),
-        }
+        topics = {dg.AssetKey(["logs", "logs_a"]), dg.AssetKey(["logs", "logs_b"])}
+        assert history.parent_keys == topics
         assert not history.is_materializable, "nobody materialises it with the topics"
 
     def test_schemas_have_a_check_if_both_registries_are_declared(self, sample):
@@ -277,11 +268,8 @@ def test_loads_without_a_catalog(sample, catalog):
     """Without a catalog, only the topics that relay.yaml names have assets."""
     file = sample.parent / "var" / "relay" / "topics.json"
     file.unlink() if catalog is None else file.write_text(catalog)
-    assert sorted(key.path[-1] for asset in copying(sample) for key in asset.keys) == [
-        "payments",
-        "shop-orders",
-        "shop.orders",
-    ]
+    found = sorted(key.path[-1] for asset in copying(sample) for key in asset.keys)
+    assert found == ["payments", "shop-orders", "shop.orders"]
 
 
 BROKEN = [
@@ -345,26 +333,3 @@ def test_a_tick_leaves_nothing_behind(
         monkeypatch.setattr(alembic.util, "load_python_file", lambda *file: imported.append(file))
         assert [tick() for _ in range(3)] == [first] * 3
         assert imported == []
-
-
-def test_types_are_resolved_as_dagster_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is a type already is taken as it is, all else as before; and only while we build."""
-    inputs: Any = dagster_inputs
-    resolve = inputs.resolve_dagster_type
-    asked: list[Any] = []
-
-    def counted(given: Any) -> Any:
-        asked.append(given)
-        return resolve(given)
-
-    monkeypatch.setattr(inputs, "resolve_dagster_type", counted)
-    ours = inputs.resolve_dagster_type
-    with resolved_types_taken_as_they_are():
-        given: list[Any] = [
-            dg.In(each).dagster_type for each in (dg.Nothing, dg.Any, int, list[str])
-        ]
-        again = [dg.In(each).dagster_type for each in given]
-    assert [each.display_name for each in given] == ["Nothing", "Any", "Int", "[String]"]
-    assert again == given
-    assert len(asked) == len(given)
-    assert inputs.resolve_dagster_type is ours

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from relay_pipelines.demo.dagster import RelayProcess, variables_for
 from relay_pipelines.demo.moving import Written, problems
@@ -23,10 +24,9 @@ from relay_pipelines.demo.reporter import comparison_table, shares_table
 from relay_pipelines.demo.shop import PARTITIONS, TRACE_ID, Event, Shop
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from tests.support.tables import titled
 
 AT = TopicPartition("orders.events", 0)
-
-
 CLEAN = {"lost": 0, "duplicates": 0, "foreign": 0, "changed": 0}
 
 
@@ -35,8 +35,6 @@ def content(*records: tuple[bytes, bytes]) -> Content:
 
 
 A, B, C, D = ((name, b"content of " + name) for name in (b"a", b"b", b"c", b"d"))
-
-
 CHANGED_B = (b"b", b"another content")
 
 
@@ -44,19 +42,17 @@ def differences(comparison: Comparison) -> dict[str, int]:
     return {name: getattr(comparison, name) for name in CLEAN}
 
 
-@pytest.mark.parametrize(
-    ("destination", "found"),
+@titled(
+    "destination, found",
     [
-        pytest.param([A, C], {"lost": 1}, id="a lost record"),
-        pytest.param([A, B, B, C], {"duplicates": 1}, id="a doubled record"),
-        pytest.param([A, B, C, A, B, C], {"duplicates": 3}, id="everything twice"),
-        pytest.param([A, CHANGED_B, C], {"changed": 1}, id="a changed record"),
-        pytest.param(
-            [A, B, B], {"lost": 1, "duplicates": 1}, id="a loss and a duplicate do not cancel out"
-        ),
-        pytest.param([A, B, C, D], {"foreign": 1}, id="a record from elsewhere"),
-        pytest.param([], {"lost": 3}, id="nothing arrived"),
-        pytest.param([A, C, B], {}, id="another order shows only in the digests"),
+        ("a lost record", [A, C], {"lost": 1}),
+        ("a doubled record", [A, B, B, C], {"duplicates": 1}),
+        ("everything twice", [A, B, C, A, B, C], {"duplicates": 3}),
+        ("a changed record", [A, CHANGED_B, C], {"changed": 1}),
+        ("a loss and a duplicate do not cancel out", [A, B, B], {"lost": 1, "duplicates": 1}),
+        ("a record from elsewhere", [A, B, C, D], {"foreign": 1}),
+        ("nothing arrived", [], {"lost": 3}),
+        ("another order shows only in the digests", [A, C, B], {}),
     ],
 )
 def test_what_differs_is_counted(destination, found):
@@ -68,12 +64,9 @@ def test_what_differs_is_counted(destination, found):
 
 def test_sides_are_compared_by_records():
     """The table names the difference, and fits into 80 columns."""
-    out = io.StringIO()
     sides = {AT: content(A, B)}, {AT: content(A, A)}
-    Console(file=out, width=80).print(comparison_table(compare_all(*sides)))
-    line = next(line for line in out.getvalue().splitlines() if line.startswith(str(AT)))
-    assert line.split() == ["orders.events-0", "2", "2", "1", "1", "0", "DIFFER"]
-    assert max(map(len, out.getvalue().splitlines())) <= 80
+    row = ["orders.events-0", "2", "2", "1", "1", "0", "DIFFER"]
+    assert row in table(comparison_table(compare_all(*sides)))
     source = [Record(0, *A), Record(7, *B), Record(9, *C)]
     comparison = compare(AT, source, content(A, B, C))
     assert comparison.equal
@@ -112,22 +105,9 @@ def entry(
     at: TopicPartition, start: int, end: int, node: str, records: int | None = None
 ) -> LedgerEntry:
     copied = end - start if records is None else records
-    return LedgerEntry(
-        mirror="shop",
-        source=OffsetRange(at, start, end),
-        destination=OffsetRange(at, start, start + copied),
-        records=copied,
-        size_bytes=1,
-        batches=1,
-        reencoded=0,
-        skipped={"compaction_gap": end - start - copied},
-        digest="00000000",
-        producer_id=7,
-        node=node,
-        window="",
-        run_id="run",
-        committed_at_ms=0,
-    )
+    here, there = OffsetRange(at, start, end), OffsetRange(at, start, start + copied)
+    gap = {"compaction_gap": end - start - copied}
+    return LedgerEntry("shop", here, there, copied, 1, 1, 0, gap, "", 7, node, "", "run", 0)
 
 
 LEDGER = [
@@ -139,8 +119,17 @@ LEDGER = [
 ]
 
 
+def table(made: Table) -> list[list[str]]:
+    """Return the words of each line of a table, which must fit into 80 columns."""
+    out = io.StringIO()
+    Console(file=out, width=80).print(made)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    return [line.split() for line in lines]
+
+
 def test_consecutive_offsets_of_a_node_are_one_share_in_any_order_of_the_ledger():
-    """A node that delivers again later has another share, as has every topic-partition."""
+    """A node that delivers again later has another share; the table gives each node's sum."""
     assert shares(LEDGER) == [
         Share(OffsetRange(ONE, 0, 30), "a", records=30, chunks=2),
         Share(OffsetRange(ONE, 30, 40), "b", records=10, chunks=1),
@@ -148,13 +137,8 @@ def test_consecutive_offsets_of_a_node_are_one_share_in_any_order_of_the_ledger(
         Share(OffsetRange(OTHER, 0, 50), "b", records=20, chunks=1),
     ]
     assert shares([]) == []
-
-
-def test_the_table_gives_each_nodes_sum_and_fits_into_80_columns():
-    out = io.StringIO()
     many = [entry(TopicPartition("orders.payments", 1), 0, 12_345_678, "upstream-b")]
-    Console(file=out, width=80).print(shares_table(shares([*LEDGER, *many])))
-    lines = [line.split() for line in out.getvalue().splitlines()]
+    lines = table(shares_table(shares([*LEDGER, *many])))
     assert ["orders.events-0", "a", "0", "30", "30", "2"] in lines
     assert ["b", "30", "40", "10", "1"] in lines
     assert ["orders.status-1", "b", "0", "50", "20", "1"] in lines
@@ -163,7 +147,6 @@ def test_the_table_gives_each_nodes_sum_and_fits_into_80_columns():
         ["total", "b", "30", "2"],
         ["total", "upstream-b", "12,345,678", "1"],
     ]
-    assert max(map(len, out.getvalue().splitlines())) <= 80
 
 
 A0, B1, A2 = Written("a", 0), Written("b", 1), Written("a", 2)

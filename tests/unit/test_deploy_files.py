@@ -75,18 +75,15 @@ def test_what_is_copied_exists_and_is_sent_to_docker(steps):
     *rules, _ = IGNORED.read_text().splitlines()
     sent = [rule[1:] for rule in rules if rule.startswith("!")]
     assert rules[0] == "*"
-    copied = [
-        source
-        for step in steps
-        if step.name == "COPY" and "from" not in step.options
-        for source in step.words[:-1]
-    ]
+    copies = [step for step in steps if step.name == "COPY"]
+    own = [step for step in copies if "from" not in step.options]
+    copied = [source for step in own for source in step.words[:-1]]
     assert sorted(copied) == sorted(sent)
     assert all((ROOT / source).exists() for source in copied)
     links = [path for path in (ROOT / "relay_pipelines").rglob("*") if path.is_symlink()]
     targets = {str(link.resolve().relative_to(ROOT)) for link in links}
     assert targets
-    assert targets <= {word for step in steps if step.name == "COPY" for word in step.words}
+    assert targets <= {word for step in copies for word in step.words}
 
 
 def test_prometheus_scrapes_the_exporter_and_loads_the_alerts():
@@ -242,25 +239,18 @@ def test_prometheus_reaches_the_exporter_of_kubernetes():
     assert manifest("Service")["spec"]["selector"] == exporter()["metadata"]["labels"]
 
 
-def test_the_configuration_of_compose_loads(tmp_path):
+def test_the_configurations_load(tmp_path):
+    """With the variables that the container gets, with and without Spark in pods of its own."""
     (tmp_path / "relay.yaml").write_text((DEPLOY / "docker" / "relay.yaml").read_text())
     variables = {"TOPICS": "a, b", "WINDOW_EVERY": "2s"}
     mirror = load(tmp_path / "relay.yaml", variables).mirror("orders")
     assert mirror.topics.allow == ("a", "b")
     assert mirror.window.every == 2_000
-
-
-def test_the_configuration_of_kubernetes_loads(tmp_path):
-    """With the variables that the container gets, with and without Spark in pods of its own."""
     config, spark = (one.values[0] for one in DOCUMENTS if one.values[0]["kind"] == "ConfigMap")
     path = tmp_path / "relay.yaml"
     path.write_text(config["data"]["relay.yaml"])
-    variables = {
-        "HOSTNAME": "relay-1-abc",
-        "POD_IP": "10.0.0.7",
-        **manifest("Secret")["stringData"],
-        **config["data"],
-    }
+    variables = {"HOSTNAME": "relay-1-abc", "POD_IP": "10.0.0.7"}
+    variables |= manifest("Secret")["stringData"] | config["data"]
     settings = load(path, variables)
     assert settings.spark.master == "local[2]"
     assert settings.mirror("orders").nodes[0].bootstrap_servers == ("kafka-a.kafka.svc:9093",)
@@ -268,10 +258,9 @@ def test_the_configuration_of_kubernetes_loads(tmp_path):
     assert settings.spark.conf["spark.kubernetes.container.image"] == container["image"]
     ports = {str(port["containerPort"]) for port in container["ports"]}
     # executors, too, listen at the latter; with a port by chance, the network policy would block it
-    assert ports == {
-        settings.spark.conf[f"spark.{name}.port"] for name in ("driver", "blockManager")
-    }
-    addresses = {settings.spark.conf[f"spark.driver.{name}"] for name in ("host", "bindAddress")}
+    conf = settings.spark.conf
+    assert ports == {conf["spark.driver.port"], conf["spark.blockManager.port"]}
+    addresses = {conf["spark.driver.host"], conf["spark.driver.bindAddress"]}
     assert addresses == {"10.0.0.7"}
     assert "POD_IP" in {variable["name"] for variable in container["env"]}
     with_spark = load(path, variables | spark["data"])
@@ -289,13 +278,10 @@ def test_pods_can_reach_what_they_need():
     (metrics,) = exporter()["spec"]["containers"]
     served = [port["containerPort"] for port in container["ports"] + metrics["ports"]]
     assert ports == {*served, location["port"]}
-    assert fnmatch(
-        f"{location['image']['repository']}:{location['image']['tag']}", container["image"]
-    )
+    image = location["image"]
+    assert fnmatch(f"{image['repository']}:{image['tag']}", container["image"])
     assert policy["podSelector"]["matchLabels"].items() <= location["labels"].items()
     assert "POD_IP" in {variable["name"] for variable in location["env"]}
     assert values["postgresql"]["postgresqlHost"].count(".") == 2, "it is in another namespace"
-    anywhere = {
-        port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]
-    }
-    assert 5432 in anywhere
+    anywhere = [rule for rule in policy["egress"] if "to" not in rule]
+    assert 5432 in {port["port"] for rule in anywhere for port in rule["ports"]}

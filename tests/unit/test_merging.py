@@ -100,32 +100,27 @@ def test_two_relay_files_in_one_project(config, tmp_path):
     merged = dg.Definitions.merge(relay.definitions(config), eu, users())
     dg.Definitions.validate_loadable(merged)
     repository = merged.get_repository_def()
-    keys = {
-        key.to_user_string() for key in eu.get_repository_def().asset_graph.get_all_asset_keys()
-    }
+    graph = eu.get_repository_def().asset_graph
+    keys = {key.to_user_string() for key in graph.get_all_asset_keys()}
     names = ("shop/orders", "shop/main/windows", "source/shop/source.orders", "nodes/shop/a")
     assert keys == {f"eu/north/{name}" for name in (*names, "audits/shop/sample_audit")}
     assert relay.asset_key("shop", "orders", key_prefix=["eu", "north"]).to_user_string() in keys
-    kinds = ("plan", "health")
-    assert {sensor.name for sensor in repository.sensor_defs} == {
-        f"{kind}_{name}" for kind in kinds for name in ("shop", "eu_north_shop")
-    }
+    sensors = {sensor.name for sensor in repository.sensor_defs}
+    mirrors = ("shop", "eu_north_shop")
+    assert sensors == {f"{kind}_{name}" for kind in ("plan", "health") for name in mirrors}
     schedules = {schedule.name for schedule in repository.schedule_defs}
     assert schedules == {"sample_audit_shop", "sample_audit_eu_north_shop"}
     jobs = ("mirror_once", "backfill_by_date", "replay", "audit", "move")
-    assert {"mirror_eu_north_shop", *(f"eu_north_{job}" for job in jobs)} < set(
-        repository.job_names
-    )
+    named = {"mirror_eu_north_shop", *(f"eu_north_{job}" for job in jobs)}
+    assert named < set(repository.job_names)
     windows = relay.partitions("shop", "orders", key_prefix=("eu", "north"))
     assert windows.name == "eu/north/shop/orders/windows"
     orders = repository.asset_graph.get(dg.AssetKey(["eu", "north", "shop", "orders"]))
     assert orders.partitions_def == windows
-    resources = merged.resources or {}
-    assert [
-        resources[key].config_path
-        for key in ("relay_kafka", "eu_north_relay_kafka")
-        if isinstance(resources[key], KafkaResource)
-    ] == [str(config), str(other)]
+    resources: Any = merged.resources
+    kafka = [resources[key] for key in ("relay_kafka", "eu_north_relay_kafka")]
+    assert [each.config_path for each in kafka] == [str(config), str(other)]
+    assert all(isinstance(each, KafkaResource) for each in kafka)
 
 
 def test_mirrors_of_one_name_do_not_get_each_others_topics(config, tmp_path):
@@ -162,14 +157,9 @@ def test_jobs_and_sensors_find_their_resources(config, prefix):
         ops = {needed[job][0]: {"config": needed[job][1]}} if job in needed else {}
         with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
             repository.get_job(job).execute_in_process(run_config={"ops": ops})
-    context = dg.build_sensor_context(
-        instance=dg.DagsterInstance.ephemeral(),
-        resources={
-            key: found
-            for key, found in (definitions.resources or {}).items()
-            if key.endswith("relay_kafka")
-        },
-    )
+    found = definitions.resources or {}
+    kafka = {key: each for key, each in found.items() if key.endswith("relay_kafka")}
+    context = dg.build_sensor_context(dg.DagsterInstance.ephemeral(), resources=kafka)
     health: Any = repository.get_sensor_def(f"health_{start}shop")(context)
     assert "127.0.0.1:1 cannot be reached" in str(health.skip_reason)
     with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):

@@ -94,12 +94,9 @@ def test_what_a_mirror_no_longer_has_or_reads_has_no_gauges(observer: MetricsObs
 
 def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver) -> None:
     observer.begin(planned())
-    done: dict[str, Any] = {
-        "chunks": 4,
-        "commit_seconds": 0.5,
-        "throttled_seconds": {"destination": 1.5},
-    }
-    outcome = Outcome(OffsetRange(HERE, 0, 100), THERE, Status.DONE, 100, node="node1", **done)
+    done: dict[str, Any] = {"chunks": 4, "commit_seconds": 0.5, "node": "node1"}
+    done["throttled_seconds"] = {"destination": 1.5}
+    outcome = Outcome(OffsetRange(HERE, 0, 100), THERE, Status.DONE, 100, **done)
     totals = {"orders": TopicTotals()}
     observer.end(RunResult("m", "r", totals, [outcome], seconds=20.0, copying_seconds=3.0))
     assert value(observer, "window_duration_seconds_sum", mirror="m") == 3.0

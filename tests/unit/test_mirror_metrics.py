@@ -61,11 +61,8 @@ def values(found: Look, name: str, *, by_partition: bool = True) -> dict[tuple[s
 def test_each_partition_has_its_own_values() -> None:
     """A topic adds up its partitions, or shows the worst."""
     found = look()
-    assert values(found, "lag_records") == {
-        ("orders", "0"): 0,
-        ("orders", "1"): 10,
-        ("urgent", "0"): 70,
-    }
+    lag = values(found, "lag_records")
+    assert lag == {("orders", "0"): 0, ("orders", "1"): 10, ("urgent", "0"): 70}
     assert values(found, "lag_seconds")[("orders", "1")] == 7.0
     assert values(found, "checkpoint_offset")[("orders", "1")] == 40
     assert values(found, "source_end_offset")[("orders", "1")] == 50
@@ -127,10 +124,8 @@ def test_a_node_has_one_state(verdict: Mapping[str, Any], state: str) -> None:
 def test_the_number_of_series_is_bounded() -> None:
     """As docs/metrics.md says: 7 for each topic-partition, or topic; 3 more for a topic."""
     many = [Position(TopicPartition("orders", index), 0, 9, 9) for index in range(500)]
-    found = replace(
-        look(positions=many),
-        lags={position.topic_partition: PartitionLag(0, 0.0) for position in many},
-    )
+    lags = {position.topic_partition: PartitionLag(0, 0.0) for position in many}
+    found = replace(look(positions=many), lags=lags)
     uncommitted, topics, others, hidden = 6, 2, 2 + len(State), 2 * (2 + 2)
     by_partition = list(samples(found, MIRROR, by_partition=True))
     assert len(by_partition) == uncommitted * 500 + topics + others + hidden
@@ -142,13 +137,8 @@ def test_the_number_of_series_is_bounded() -> None:
 def test_what_readers_do_not_see(*, by_partition: bool) -> None:
     """A topic has a value also if nothing hides its copies; the oldest transaction counts."""
     ours, state = TopicPartition("orders", 1), TopicPartition("__relay_ledger", 3)
-    found = replace(
-        look(),
-        hidden=[
-            OpenTransaction(OffsetRange(ours, 5, 9), 7, "somebody", since_ms=20_000),
-            OpenTransaction(OffsetRange(state, 2, 3)),
-        ],
-    )
+    somebodys = OpenTransaction(OffsetRange(ours, 5, 9), 7, "somebody", since_ms=20_000)
+    found = replace(look(), hidden=[somebodys, OpenTransaction(OffsetRange(state, 2, 3))])
     seconds = values(found, "hidden_seconds", by_partition=by_partition)
     assert seconds["urgent", ""] == 0
     assert seconds["orders", "1" if by_partition else ""] == 40
@@ -169,12 +159,9 @@ class Looks:
 
     def exporter(self, *names: str) -> Exporter:
         """An exporter that has begun to look at mirrors of these names."""
-        exporter = Exporter(
-            SystemClock(),
-            every_seconds=0.01,
-            most_partitions=1_000,
-            report=lambda _, error: self.reported.append(error),
-        )
+        how: Any = {"every_seconds": 0.01, "most_partitions": 1_000}
+        how["report"] = lambda _, error: self.reported.append(error)
+        exporter = Exporter(SystemClock(), **how)
         self._exporters.append(exporter)
         exporter.look_at(dict.fromkeys(names, MIRROR))
         return exporter
@@ -237,9 +224,8 @@ class TestExporter:
         exporter = looks.exporter("m", "gone")
         self.until(lambda: self.value(exporter, "up", {"mirror": "gone"}) == 1)
         self.until(lambda: self.value(exporter, *self.lag) == 10)
-        later = MIRROR.model_copy(
-            update={"window": MIRROR.window.model_copy(update={"lag_target": 7_000})}
-        )
+        window = MIRROR.window.model_copy(update={"lag_target": 7_000})
+        later = MIRROR.model_copy(update={"window": window})
         exporter.look_at({"m": later, "new": MIRROR})
         self.until(lambda: self.value(exporter, "up", {"mirror": "new"}) == 1)
         target = ("lag_target_seconds", {"mirror": "m", "topic": "orders"})

@@ -226,17 +226,11 @@ mirrors:
     topics: {allow: [orders]}
     move: {schedule: "0 3 * * *", by: hand}
 """
-
-
 FOUND = {
     "writers": Gate("writers", "1 producer", [fails("a-0", "a transaction is open", "end it")]),
     "schemas": Gate("schemas", is_seen=False),
 }
-
-
 GATED = [FOUND.get(gate, Gate(gate, "looked at")) for gate in GATES]
-
-
 REHEARSAL = Rehearsal(MoveRecord("shop"), ["orders"], [], 7, GATED, {}, Groups())
 
 

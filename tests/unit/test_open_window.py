@@ -23,11 +23,7 @@ from relay_pipelines.windows.window_run import TopicReport, WindowReport
 from tests.support.run_plans import snapshot_of
 
 LANE = Lane("m", "main", WindowSettings(), ("a", "b", "c", "d"))
-
-
 A, B, C, D = (TopicPartition(topic, 0) for topic in LANE.topics)
-
-
 LOG = logging.getLogger(__name__)
 
 

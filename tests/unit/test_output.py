@@ -154,14 +154,20 @@ def test_lines_that_announce_nothing_and_a_status_line() -> None:
         assert screen.text.endswith("\x1b[2K")
 
 
+def bars_of(screen: Screen, topics: int) -> Bars:
+    """Show the bars of a run that has copied the first topic, and a part of the second."""
+    bars = Bars(screen.console)
+    bars.begin(planned(topics))
+    bars.committed([entry("topic-0", 0, 1000), entry("topic-1", 0, 300)])
+    screen.console.print(bars.live.get_renderable())
+    return bars
+
+
 @pytest.mark.parametrize("width", [200, 80, 40, 20])
 def test_bars_fit_the_terminal(width: int) -> None:
     """No line is wider than the terminal; a finished topic is marked if there is room."""
     screen = Screen(terminal=True, width=width)
-    bars = Bars(screen.console)
-    bars.begin(planned(2))
-    bars.committed([entry("topic-0", 0, 1000), entry("topic-1", 0, 300)])
-    screen.console.print(bars.live.get_renderable())
+    bars_of(screen, 2)
     lines = screen.text.splitlines()
     assert max(len(line) for line in lines) <= width
     assert sum("topic" in line or "…" in line for line in lines) == 2
@@ -174,10 +180,7 @@ def test_bars_fit_the_terminal(width: int) -> None:
 def test_many_topics_share_one_bar() -> None:
     """Forty topics do not fill the screen: only those that are being copied get their own bar."""
     screen = Screen(terminal=True)
-    bars = Bars(screen.console)
-    bars.begin(planned(40))
-    bars.committed([entry("topic-0", 0, 1000), entry("topic-1", 0, 300)])
-    screen.console.print(bars.live.get_renderable())
+    bars = bars_of(screen, 40)
     assert "40 topics" in screen.text
     assert "1,300/40,000" in screen.text
     assert "topic-1" in screen.text
@@ -188,7 +191,7 @@ def test_many_topics_share_one_bar() -> None:
 
 @pytest.mark.parametrize("width", [240, 80, 60, 30])
 def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
-    """Names fold and numbers do not; a table fits a terminal of 80 columns or more."""
+    """Names fold and numbers do not; it fits a terminal of 80 columns or more, without colors."""
     screen = Screen(terminal=True, width=width)
     totals = TopicTotals(records=1_234_567, size_bytes=1 << 30, nodes={"node1"})
     result = RunResult("m", "r", {"orders.with.a.long.name": totals}, copying_seconds=2.0)
@@ -200,12 +203,7 @@ def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
     )
     assert max(len(line) for line in screen.text.splitlines()) <= max(width, 80)
 
-
-def test_no_color_is_respected() -> None:
-    """With NO_COLOR in the environment there is bold text, but no color."""
-    screen = Screen(terminal=True)
-    result = RunResult("m", "r", {"t": TopicTotals(records=1)}, copying_seconds=2.0)
-    tables.show(screen.console, tables.summary(json_output.run(result, 0)))
+    # with NO_COLOR in the environment there is bold text, but no color
     assert set(re.findall(r"\x1b\[([0-9;]*)m", screen.file.getvalue())) <= {*"0123", "1;3"}
 
 
@@ -234,14 +232,11 @@ def test_bytes_that_are_read_off_a_terminal() -> None:
 
 def test_failures_that_topic_partitions_share_are_one_line() -> None:
     """A transactional id that was taken over stops all that share it; others keep their lines."""
-    outcomes = [
-        Outcome(
-            *(OffsetRange(at, 0, 5), at, Status.FENCED, 0),
-            error_kind="FencedError",
-            error=f"{at}: another task has taken it over",
-        )
-        for at in (TopicPartition("orders", number) for number in range(50))
-    ]
+    outcomes = []
+    for at in (TopicPartition("orders", number) for number in range(50)):
+        error = f"{at}: another task has taken it over"
+        fenced = Outcome(OffsetRange(at, 0, 5), at, Status.FENCED, 0, error=error)
+        outcomes.append(replace(fenced, error_kind="FencedError"))
     lone = TopicPartition("paid", 0)
     text = f"{lone} at offset 3: it is too large"
     failed = Outcome(OffsetRange(lone, 0, 5), lone, Status.FAILED, 0, error=text)
@@ -253,8 +248,6 @@ def test_failures_that_topic_partitions_share_are_one_line() -> None:
 
 
 AT = TopicPartition("orders", 0)
-
-
 LOST = RetentionPassedError("it is gone", remedy="copy again", topic_partition=AT, offset=7)
 
 
@@ -274,12 +267,10 @@ def test_the_exit_code_follows_from_kind_and_severity(finding: Finding, exit_cod
     assert finding.exit_code == exit_code
 
 
-@pytest.mark.parametrize("error", [LOST, ConfigError("wrong", remedy="mend it"), RelayError("x")])
-def test_an_error_and_its_finding_have_the_same_line(error: RelayError) -> None:
-    assert str(Finding.of(error)) == str(error)
-
-
-def test_a_finding_as_a_document() -> None:
+def test_a_finding_as_a_line_and_as_a_document() -> None:
+    """Its line is that of the error; findings are told apart by severity."""
+    for error in (LOST, ConfigError("wrong", remedy="mend it"), RelayError("x")):
+        assert str(Finding.of(error)) == str(error)
     assert Finding.of(LOST).inside("m").document == {
         "kind": "RetentionPassedError",
         "where": "m: orders-0 at offset 7",
@@ -288,9 +279,6 @@ def test_a_finding_as_a_document() -> None:
         "remedy": "copy again",
     }
     assert Finding.of(ConfigError("wrong")).inside("m").where == "m"
-
-
-def test_findings_are_told_apart_by_severity() -> None:
     findings = [Finding.of(LOST), warning(Kind.GAP, "orders-0", "a gap")]
     assert texts(findings, Severity.WARNING) == ["orders-0: a gap"]
     assert texts(findings, Severity.DIFFERENCE) == []
@@ -446,8 +434,6 @@ def watched(topics: int = 1, **changes: Any) -> Watched:
 
 
 ERROR = {"error": "no broker answers", "at": "1970-01-01T00:00:00Z"}
-
-
 MIRROR = settings.Mirror.model_validate(
     {
         "source": {"nodes": [{"name": "one", "bootstrap_servers": ["127.0.0.1:1"]}]},

@@ -118,12 +118,8 @@ STATES_FOUND = [
         *({"a": 5_000}, {"a": 5_000, "b": 5_000}, State.UP_TO_DATE, ["TopicRecreatedError a"]),
     ),
     (
-        "a guard holds all",
-        [recreated("a")],
-        {},
-        {"a": 9},
-        State.HELD_BACK,
-        ["TopicRecreatedError a"],
+        *("a guard holds all", [recreated("a")], {}, {"a": 9}),
+        *(State.HELD_BACK, ["TopicRecreatedError a"]),
     ),
     ("nothing is selected", [], {}, {}, State.NO_TOPIC, []),
 ]
@@ -152,9 +148,8 @@ def test_what_no_cluster_says_is_unknown() -> None:
 
 def test_topics_that_all_wait_are_not_held_back_beside_others() -> None:
     """A copier that hangs for longer than a short target leaves no topic out: nobody copies."""
-    mirror = MIRROR.model_copy(
-        update={"window": MIRROR.window.model_copy(update={"lag_target": 30_000})}
-    )
+    window = MIRROR.window.model_copy(update={"lag_target": 30_000})
+    mirror = MIRROR.model_copy(update={"window": window})
     late = look_at([waiting("a"), waiting("b")], {"a": 40, "b": 45}, {"a": 41, "b": 42})
     page = page_of(late, mirror)
     assert (page.state, page.held) == (State.BEHIND, ())
@@ -283,10 +278,8 @@ class TestText:
 
     def test_a_node_that_cannot_be_read_is_named(self) -> None:
         """The copy goes on from another one, and nobody else says that it is the last."""
-        verdicts = (
-            NodeVerdict("one", eligible=True, healthy=True),
-            NodeVerdict("two", eligible=False, healthy=False, why="silent"),
-        )
+        silent = NodeVerdict("two", eligible=False, healthy=False, why="silent")
+        verdicts = NodeVerdict("one", eligible=True, healthy=True), silent
         page = page_of(look_at([copied("a")], {}, {"a": 1}, verdicts=verdicts), MIRROR)
         (note,) = map(str, page.findings)
         assert note == "node two cannot be read now: silent; see `relay nodes`"
@@ -327,14 +320,10 @@ class TestRunbooks:
     def test_every_guard_has_a_section(self) -> None:
         """One without, or a section that nothing shows, fails here; as do errors that ask."""
         page = (RUNBOOKS / "RelayGuard.md").read_text()
-        assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == {
-            kind.__name__ for kind in GUARDS
-        }
-        asking = [
-            kind
-            for kind in reference.all_errors()
-            if kind.exit_code == 3 and kind not in {DataLossError, DivergedNodeError}
-        ]
+        sections = set(re.findall(r"^### (\w+)$", page, re.MULTILINE))
+        assert sections == {kind.__name__ for kind in GUARDS}
+        asking = {kind for kind in reference.all_errors() if kind.exit_code == 3}
+        asking -= {DataLossError, DivergedNodeError}
         assert len(asking) > 5
         for kind in (*asking, PermissionDeniedError, SourceError):
             advice = of_guard(kind("what"))

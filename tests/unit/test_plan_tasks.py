@@ -23,8 +23,6 @@ def sizes(tasks: list[list[CopyRange]]) -> list[list[int]]:
 
 
 M = 1_000_000
-
-
 PACKED = [
     ("nothing to do needs no task", [], 4, []),
     ("a first checkpoint needs one", [0], 4, [[0]]),
@@ -46,16 +44,7 @@ def test_tasks(records, slots, tasks):
     assert sizes(pack(ranges, slots)) == tasks
 
 
-@pytest.mark.parametrize("slots", [1, 2, 4, 16])
-def test_twenty_small_topics_take_no_more_tasks_than_slots(slots):
-    """One task each would open connections and a Python worker twenty times for little work."""
-    ranges = [copy_range(f"t{index}", 50_000) for index in range(20)]
-    assert 1 <= len(pack(ranges, slots)) <= slots
-
-
 MIB = 1 << 20
-
-
 ON_A_CLUSTER = [
     ("a micro-batch is a few tasks anywhere", 36, 0, 4, 4),
     ("half a gigabyte starts executors", 36, 13, 11, 11),

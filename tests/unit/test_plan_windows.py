@@ -67,14 +67,10 @@ def test_one_window_per_topic_sorted():
 
 
 T3 = TopicPartition("t", 3)
-
-
 RETENTION = (
     "retention took the offsets {0} before they were copied; run more often or keep records"
     " longer; to accept the loss and resume from offset {1}, without {0}, {2},"
 )
-
-
 GUARDS = {
     "retention took records": (
         Position(T3, 10, 20, 9),

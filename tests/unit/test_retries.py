@@ -154,8 +154,6 @@ def test_the_average_rate_is_kept() -> None:
 
 
 SECONDS_A_LOG = 0.1
-
-
 NEW = {f"t-{number:04}": 2 for number in range(50)}
 
 

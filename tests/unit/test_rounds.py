@@ -255,8 +255,6 @@ def test_a_daemon_that_starts_waits_for_a_recent_commit_alone() -> None:
 
 
 THEIRS = RunEnd("theirs", 999_000, goes_on=True)
-
-
 LAST, BEFORE = (RunEnd("theirs", at_ms, goes_on=False) for at_ms in (999_500, 900_000))
 
 

@@ -2,8 +2,9 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,9 +50,11 @@ def instance() -> Iterator[DagsterInstance]:
         yield found
 
 
-def run(instance: DagsterInstance, status: DagsterRunStatus, **tags: str) -> None:
+def run(
+    instance: DagsterInstance, status: DagsterRunStatus, tags: Mapping[str, str] = TAGS
+) -> None:
     """Let a run have this status now; one that has started says when."""
-    started = instance.create_run_for_job(job, tags=TAGS | tags)
+    started = instance.create_run_for_job(job, tags={**TAGS, **tags})
     if status is not DagsterRunStatus.NOT_STARTED:
         instance.report_dagster_event(DagsterEvent("PIPELINE_START", job.name), started.run_id)
     if status is DagsterRunStatus.FAILURE:
@@ -60,29 +63,16 @@ def run(instance: DagsterInstance, status: DagsterRunStatus, **tags: str) -> Non
         instance.report_run_canceled(started)
 
 
-def queued(instance: DagsterInstance) -> None:
-    run(instance, DagsterRunStatus.NOT_STARTED)
-
-
-def session(instance: DagsterInstance) -> None:
-    run(instance, DagsterRunStatus.STARTED)
-
-
-def told_session(instance: DagsterInstance) -> None:
-    run(instance, DagsterRunStatus.STARTED, **{naming.TAG_NEW_TOPICS: "a"})
-
-
-def canceled(instance: DagsterInstance) -> None:
-    run(instance, DagsterRunStatus.CANCELED)
-
-
-def failed(instance: DagsterInstance) -> None:
-    run(instance, DagsterRunStatus.FAILURE)
+queued, session, canceled, failed = (
+    partial(run, status=DagsterRunStatus[name])
+    for name in ("NOT_STARTED", "STARTED", "CANCELED", "FAILURE")
+)
+told_session = partial(session, tags={naming.TAG_NEW_TOPICS: "a"})
 
 
 def failed_for_a_topic(instance: DagsterInstance) -> None:
     rests = FailedTopics({"a": 3}, {"a": time.time() + 60}).dump()
-    run(instance, DagsterRunStatus.FAILURE, **{naming.TAG_FAILED_TOPICS: rests})
+    failed(instance, tags={naming.TAG_FAILED_TOPICS: rests})
 
 
 def killed_after_it_copied(instance: DagsterInstance) -> None:
@@ -130,25 +120,16 @@ TICKS = {
     "three runs failed": (Tick((failed,) * 3, 100), "the last run failed, .*"),
     "three runs failed, two minutes ago": (Tick((failed,) * 3, 121), RUNS),
     "runs that had copied were killed": (Tick((killed_after_it_copied,) * 4, 31), RUNS),
-    "a run failed for a topic that rests": (
-        Tick((failed_for_a_topic,)),
-        "failed and left out for now: a",
-    ),
+    "a failed topic rests": (Tick((failed_for_a_topic,)), "failed and left out for now: a"),
     "the topic has rested": (Tick((failed_for_a_topic,), 61), RUNS),
-    "a killed run has left a window, and nothing is new": (
-        Tick((left_a_window_open,), found=OLD),
-        RUNS,
-    ),
+    "a killed run has left a window alone": (Tick((left_a_window_open,), found=OLD), RUNS),
     "only a run decides where the mirror starts": (Tick(found=OLD, starts=True), RUNS),
     "a loss holds all back": (Tick(found=LOST), ""),
     "only a run accepts a loss": (Tick(found=LOST, on_data_loss=OnDataLoss.CONTINUE), RUNS),
     "a session copies": (Tick((session,)), r"run \w{8} copies"),
     "a session that ends soon": (Tick((session,), 285), RUNS),
     "a session and its successor": (Tick((session, session), 285), "run .*"),
-    "a session without the topics of a lane that is not loaded": (
-        Tick((session,), guests=(GUEST,)),
-        RUNS,
-    ),
+    "a session without the topics of a guest": (Tick((session,), guests=(GUEST,)), RUNS),
     "a session that was told of them": (Tick((told_session,), guests=(GUEST,)), "run .*"),
 }
 
@@ -172,10 +153,8 @@ def test_a_tick(instance: DagsterInstance, title: str) -> None:
 
     if expected == RUNS:
         assert request is not None
-        assert (request.job_name, request.tags[naming.TAG_WAITING]) == (
-            "mirror_m",
-            "9 records waiting",
-        )
+        asked = request.job_name, request.tags[naming.TAG_WAITING]
+        assert asked == ("mirror_m", "9 records waiting")
     else:
         assert request is None
         assert re.fullmatch(expected, "; ".join(requests.remarks)), requests.remarks
@@ -184,8 +163,7 @@ def test_a_tick(instance: DagsterInstance, title: str) -> None:
 def test_idle_runs_are_pruned(instance: DagsterInstance) -> None:
     """They do not accumulate, and do not push out the runs of the windows that are kept."""
     for number in range(4):
-        node = {naming.TAG_NODE: "a"} if number == 0 else {}
-        run(instance, DagsterRunStatus.CANCELED, **node)
+        canceled(instance, tags={naming.TAG_NODE: "a"} if number == 0 else {})
     third, second, _, first = [found.run_id for found in instance.get_runs()]
 
     pruning.prune(instance, LANE, time.time())

@@ -105,6 +105,9 @@ def test_the_shortest_file_gets_all_defaults(write_config: WriteConfig) -> None:
     with pytest.raises(ValueError, match="frozen"):
         settings.spark = None  # type: ignore[assignment]
     assert pickle.loads(pickle.dumps(settings)) == settings
+    # by name, as the audit itself is slow to import
+    levels = [str(level) for level in Level]
+    assert list(get_args(AuditSettings.model_fields["level"].annotation)) == levels
 
 
 @pytest.mark.parametrize(
@@ -140,11 +143,7 @@ def test_windows_of_lanes_and_overrides(load_mirror: Callable[..., Mirror]) -> N
     assert lane.window is not None
     assert (lane.window.max_records, lane.window.every, lane.window.keep) == (5, 5_000, 2)
     assert lane.topics == (r"Orders\.big",)
-
-
-def test_a_verbose_regular_expression_may_end_with_a_line_end(
-    load_mirror: Callable[..., Mirror],
-) -> None:
+    # a verbose regular expression may end with a line end
     (allowed,) = load_mirror({"@/topics/allow": ["(?x)\n  orders\n  | payments\n"]}).topics.allow
     assert re.fullmatch(allowed, "payments")
 
@@ -172,12 +171,6 @@ def test_overrides_replace_single_keys_of_the_mirror(load_mirror: Callable[..., 
     assert [len(policy.filters) for policy in policies] == [1, 0, 1]
     assert [policy.where for policy in policies] == ["key IS NULL", "", ""]
     assert [policy.select for policy in policies] == [(("key", "value"),)] * 3
-
-
-def test_the_levels_are_those_of_the_audit() -> None:
-    """The settings and the command have them by name: the audit itself is slow to import."""
-    levels = [str(level) for level in Level]
-    assert list(get_args(AuditSettings.model_fields["level"].annotation)) == levels
 
 
 def test_owners_are_addresses_and_teams(

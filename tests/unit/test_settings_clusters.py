@@ -99,10 +99,7 @@ WRONG_WITH_A_SECRET = [
     {"@node/security": {"key_password": SECRET}},
     {"@node/security": TOKEN | {"client_secret": [SECRET]}},
     {"@node/security": TOKEN | {"client_secret": SECRET, "client_id": None}},
-    {
-        "@node/security": TOKEN
-        | {"token_endpoint": f"https://relay:{SECRET}@login.example.com/token"}
-    },
+    {"@node/security": TOKEN | {"token_endpoint": f"https://relay:{SECRET}@example.com/token"}},
     {"@node/security": PROVIDER | {"token_provider_config": SECRET}},
     {"@node/security": PROVIDER | {"token_provider_config": {"secret": SECRET}, "scope": "x"}},
     {"@node/security": SECRET},
@@ -133,28 +130,16 @@ def test_a_secret_never_shows_in_an_error(write_config, changes):
 def test_a_secret_never_shows_in_repr(write_config, load_mirror):
     """Logs and debuggers show settings."""
     conf = {"spark.hadoop.fs.s3a.secret.key": SECRET}
-    security = SASL | {
-        "password": "${SECRET}",
-        "key_password": SECRET,
-        "certificate_location": "relay.yaml",
-    }
-    settings = load(
-        write_config(changed({"@node/security": security, "spark/conf": conf})), {"SECRET": SECRET}
-    )
+    key = {"key_password": SECRET, "certificate_location": "relay.yaml"}
+    security = SASL | {"password": "${SECRET}"} | key
+    text = changed({"@node/security": security, "spark/conf": conf})
+    settings = load(write_config(text), {"SECRET": SECRET})
     mirror = settings.mirror("orders")
     assert mirror.nodes[0].security.password == SECRET
     with_token = TOKEN | {"client_secret": "${SECRET}"}
     token = load_mirror({"@node/security": with_token}, {"SECRET": SECRET})
     assert token.nodes[0].security.client_secret == SECRET
-    for shown in (
-        settings,
-        mirror,
-        mirror.nodes,
-        mirror.source,
-        settings.spark,
-        token,
-        token.nodes,
-        token.source,
-    ):
+    whole = (settings, settings.spark, mirror, mirror.nodes, mirror.source)
+    for shown in (*whole, token, token.nodes, token.source):
         assert SECRET not in repr(shown)
         assert SECRET not in str(shown)

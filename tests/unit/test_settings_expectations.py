@@ -51,31 +51,18 @@ def test_entries_of_every_form(tmp_path: Path) -> None:
         ("there", {"column": "key"}),
     ]
     assert [each.severity for each in found].count(CheckSeverity.WARN) == 1
-    assert [(each.side, each.blocking) for each in found[3:]] == [
-        ("source", True),
-        ("destination", False),
-    ]
+    sides = [(each.side, each.blocking) for each in found[3:]]
+    assert sides == [("source", True), ("destination", False)]
 
 
 def test_lists_of_expectations(tmp_path: Path) -> None:
     """An override replaces the list or the sample; a back-reference keeps its group."""
-    overrides = {
-        "a": {"expectations": []},
-        "b": {"expectation_sample": {"values": False}},
-    }
-    found = mirror(
-        tmp_path,
-        ["keys_not_null"],
-        topics={"overrides": overrides},
-        expectation_sample={"rows": 2},
-    )
+    overrides = {"a": {"expectations": []}, "b": {"expectation_sample": {"values": False}}}
+    more: dict[str, Any] = {"topics": {"overrides": overrides}, "expectation_sample": {"rows": 2}}
+    found = mirror(tmp_path, ["keys_not_null"], **more)
     assert [len(found.expectations_of(topic)) for topic in "abc"] == [0, 1, 1]
     samples = [found.expectation_sample_of(topic) for topic in "abc"]
-    assert [(sample.rows, sample.values) for sample in samples] == [
-        (2, True),
-        (2, False),
-        (2, True),
-    ]
+    assert [(each.rows, each.values) for each in samples] == [(2, True), (2, False), (2, True)]
     (alone,) = mirror(tmp_path, [{"no_pii": [r"([a-z])\1{5}"]}]).expectations_of("any")
     _, given = suite.arguments(alone, 0)
     assert re.search(given["regex"], "aaaaaaaa")
@@ -106,6 +93,9 @@ def test_without_great_expectations_names_are_checked_by_their_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that only copies does not need the extra to load relay.yaml."""
+    names = ("ExpectColumnPairValuesAToBeGreaterThanB", "UnexpectedRowsExpectation")
+    for name in (*names, "ExpectColumnKLDivergenceToBeLessThan"):
+        assert snake_case(name) in module.known_expectations()
     monkeypatch.setattr(module, "known_expectations", frozenset)
     (found,) = mirror(tmp_path, [{"ExpectColumnToExit": {}}]).expectations_of("any")
     assert found.kind == "expect_column_to_exit"
@@ -113,26 +103,11 @@ def test_without_great_expectations_names_are_checked_by_their_form(
         mirror(tmp_path, ["keys_not_nul"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ExpectColumnKLDivergenceToBeLessThan",
-        "ExpectColumnPairValuesAToBeGreaterThanB",
-        "UnexpectedRowsExpectation",
-    ],
-)
-def test_names_of_classes(name: str) -> None:
-    assert snake_case(name) in module.known_expectations()
-
-
 def test_only_the_columns_that_a_suite_names_are_read() -> None:
     """Whatever may name a column in another way needs them all."""
     pair = {"column_A": "size", "column_B": "amount"}
-    assert suite.columns([{"column": "key"}, pair], ["amount", "other"]) == {
-        "key",
-        "size",
-        "amount",
-    }
+    found = suite.columns([{"column": "key"}, pair], ["amount", "other"])
+    assert found == {"key", "size", "amount"}
     assert suite.columns([{"column": "is_json"}], []) == {"is_json", "value"}
     everything = {*module.RECORD_COLUMNS, "amount"}
     assert suite.columns([{"column": "key", "row_condition": "x"}], ["amount"]) == everything

@@ -74,13 +74,8 @@ def test_when_configurations_are_asked_for() -> None:
 def test_nothing_is_written_while_another_deployment_copies() -> None:
     """It looks once, and accepts no loss: whoever copies may hold it back."""
     nobody: dict[str, Any] = {"bootstrap_servers": ["127.0.0.1:1"]}
-    mirror = Mirror.model_validate(
-        {
-            "source": {"nodes": [{"name": "n", **nobody}]},
-            "destination": nobody,
-            "on_data_loss": OnDataLoss.CONTINUE,
-        }
-    )
+    sides: dict[str, Any] = {"source": {"nodes": [{"name": "n", **nobody}]}, "destination": nobody}
+    mirror = Mirror.model_validate(sides | {"on_data_loss": OnDataLoss.CONTINUE})
     lost = Position(TopicPartition("a", 0), low_watermark=3, end_offset=5, next_offset=1)
     looks: Iterator[ClusterSnapshot] = iter([snapshot_of("m", "n", {"a": "a"}, [lost])])
     found = prepare_snapshot(

@@ -16,54 +16,37 @@ from tests.orchestration.soak.growth import Per, Point, Verdict, growth
 from tests.orchestration.soak.limits import FILES, PRUNED
 from tests.orchestration.soak.report import Report
 from tests.orchestration.soak.sampling import Role, Sample, Usage
+from tests.support.tables import titled
 
 MIB = 1 << 20
-
-
 HOUR = range(0, 3600, 5)
-
-
-def verdict(points: list[Point], limit: float, per: Per = Per.DAY) -> Verdict:
-    return growth(points, 1800, limit, per).verdict
 
 
 def noisy(mib_a_day: float) -> list[Point]:
     """100 MiB that grow, with noise of half a MiB and a peak of 50 MiB now and then."""
     chance = random.Random(7)
-    return [
-        Point(
-            x,
-            (100 + mib_a_day * x / 86_400 + chance.gauss(0, 0.5) + 50 * (x % 300 == 0)) * MIB,
-        )
-        for x in HOUR
-    ]
+    noise = {x: chance.gauss(0, 0.5) + 50 * (x % 300 == 0) for x in HOUR}
+    return [Point(x, (100 + mib_a_day * x / 86_400 + noise[x]) * MIB) for x in HOUR]
 
 
-AT_REST = {
-    "noise and peaks": (noisy(0), 200 * MIB),
-    "little growth": (noisy(100), 200 * MIB),
-    "a single step": ([Point(x, 20 + (x > 2700)) for x in HOUR], 72),
-    "growth in the first half": ([Point(x, min(x, 1800)) for x in HOUR], 72),
+FLAT_SERIES, GROWS = Verdict.FLAT, Verdict.GROWS
+GROWTHS = [
+    ("noise and peaks", noisy(0), 200 * MIB, FLAT_SERIES),
+    ("little growth", noisy(100), 200 * MIB, FLAT_SERIES),
+    ("a single step", [Point(x, 20 + (x > 2700)) for x in HOUR], 72, FLAT_SERIES),
+    ("growth in the first half", [Point(x, min(x, 1800)) for x in HOUR], 72, FLAT_SERIES),
     # the new process is larger from its start, and stays so
-    "a restart": ([Point(x, 100 + 50 * (x >= 2700), x // 2700) for x in HOUR], 72),
-}
-
-
-LEAKS = {
-    "noise and peaks": (noisy(300), 200 * MIB),
+    ("a restart", [Point(x, 100 + 50 * (x >= 2700), x // 2700) for x in HOUR], 72, FLAT_SERIES),
+    ("a leak below noise and peaks", noisy(300), 200 * MIB, GROWS),
     # a staircase grows although most of its neighbours are equal
-    "one handle every ten minutes": ([Point(x, 20 + x // 600) for x in HOUR], 72),
-}
+    ("one handle every ten minutes", [Point(x, 20 + x // 600) for x in HOUR], 72, GROWS),
+    ("short lives", [Point(x, x, x // 300) for x in HOUR], 72, Verdict.SHORT),
+]
 
 
-@pytest.mark.parametrize(("points", "limit"), AT_REST.values(), ids=AT_REST)
-def test_what_is_flat(points: list[Point], limit: float) -> None:
-    assert verdict(points, limit) == Verdict.FLAT
-
-
-@pytest.mark.parametrize(("points", "limit"), LEAKS.values(), ids=LEAKS)
-def test_what_grows(points: list[Point], limit: float) -> None:
-    assert verdict(points, limit) == Verdict.GROWS
+@titled("points, limit, expected", GROWTHS)
+def test_what_grows(points: list[Point], limit: float, expected: Verdict) -> None:
+    assert growth(points, 1800, limit, Per.DAY).verdict == expected
 
 
 def test_growth_of_each_life_and_window() -> None:
@@ -73,7 +56,6 @@ def test_growth_of_each_life_and_window() -> None:
     assert found.verdict == Verdict.GROWS
     starts = [Point(x, min(x % 900, 60), x // 900) for x in HOUR]
     assert growth(starts, 1800, 72, Per.SESSION).slope == 0
-    assert verdict([Point(x, x, x // 300) for x in HOUR], 72) == Verdict.SHORT
     # 800 bytes a window, in steps of ten windows
     found = growth([Point(n, n // 10 * 8000) for n in range(360)], 180, 1000, Per.WINDOW)
     assert found.slope == pytest.approx(800, rel=0.01)
@@ -91,15 +73,14 @@ def sample(seconds: int) -> Sample:
     return Sample(float(seconds), seconds // 10, dict.fromkeys(Role, usage), files, seconds, 1.5)
 
 
-FLAT = Report(
-    3600.0,
-    16,
-    [sample(seconds) for seconds in range(5, 3600, 5)],
-    [Strike(900.0, "all killed", 40.0, ""), Strike(1800.0, "source away", 9.0, "the page said so")],
-    starts=2,
-    records=9,
-    stall=(895.0, 940.0),
-)
+SAMPLES = [sample(seconds) for seconds in range(5, 3600, 5)]
+STRIKES = [
+    *(
+        Strike(900.0, "all killed", 40.0, ""),
+        Strike(1800.0, "source away", 9.0, "the page said so"),
+    ),
+]
+FLAT = Report(3600.0, 16, SAMPLES, STRIKES, starts=2, records=9, stall=(895.0, 940.0))
 
 
 def with_leak(role: Role, every_seconds: int) -> Report:
@@ -111,7 +92,7 @@ def with_leak(role: Role, every_seconds: int) -> Report:
 
 
 def test_nothing_grows() -> None:
-    """Its page says so."""
+    """Its page says so, and its picture has a line per series."""
     page = soak_page.as_markdown(FLAT, FOLDER / "soak.md.j2", {"CPU": "2 cores"})
     assert FLAT.failures() == []
     assert "| **above** |" not in page
@@ -122,6 +103,9 @@ def test_nothing_grows() -> None:
         "is 45 s, after all killed",
     ):
         assert words in " ".join(page.split())
+    picture = ET.fromstring(soak_page.as_svg(FLAT, FOLDER / "soak.svg.j2"))
+    assert len(picture.findall(".//{*}polyline")) == 3 * len(Role) + len(PRUNED | FILES)
+    assert len(picture.findall(".//{*}line")) == 5 * len(FLAT.strikes)
 
 
 def test_what_fails_a_soak() -> None:
@@ -143,13 +127,6 @@ def test_what_fails_a_soak() -> None:
     crowded = replace(FLAT, samples=[*samples, replace(last, roles=roles)])
     assert crowded.failures() == ["47 processes at one time; the limit is 40"]
     assert replace(FLAT, complaints=["10 records became 9"]).failures() == ["10 records became 9"]
-
-
-def test_the_picture_has_a_line_per_series() -> None:
-    picture = ET.fromstring(soak_page.as_svg(FLAT, FOLDER / "soak.svg.j2"))
-    lines = picture.findall(".//{*}polyline")
-    assert len(lines) == 3 * len(Role) + len(PRUNED | FILES)
-    assert len(picture.findall(".//{*}line")) == 5 * len(FLAT.strikes)
 
 
 def test_the_seed_decides_what_strikes() -> None:

@@ -104,24 +104,6 @@ def test_many_topics_take_turns(ticks):
     assert not ticks.tick(many, found)
 
 
-def test_ticks_rest_after_a_turn(ticks, monkeypatch):
-    """They read nothing until a topic may be due, or the topics are others."""
-    reads: list[int] = []
-    read = DagsterInstance.get_latest_materialization_events
-
-    def counted(instance, keys):
-        reads.append(len(keys))
-        return read(instance, keys)
-
-    monkeypatch.setattr(DagsterInstance, "get_latest_materialization_events", counted)
-    ticks.tick(lane("a", "b"), snapshot(a=1, b=1))
-    ticks.tick(lane("a", "b"), snapshot(a=9, b=9), 20)
-    assert reads == [2]
-    assert list(ticks.tick(lane("a", "c"), snapshot(a=9, c=9), 25)) == ["source.c"]
-    assert len(ticks.tick(lane("a", "c"), snapshot(a=9, c=9), 310)) == 1
-    assert reads == [2, 2, 2]
-
-
 def test_the_topics_of_a_large_lane_are_reported_less_often(ticks):
     """Nothing deletes these events, so a lane has one a minute in the long run."""
     names = [f"t{number}" for number in range(10)]

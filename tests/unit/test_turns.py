@@ -57,6 +57,7 @@ def run(
     return run_id
 
 
+SEEN = ("by_hand", "successor", "predecessor", "before_person")
 PREDECESSOR, FIRST_PERSON = "predecessor before_person", "by_hand before_person"
 OTHERS = [
     # title, the runs from the oldest to the newest, what the one called "own" sees
@@ -88,8 +89,7 @@ def test_others(instance, runs, expected):
     ids = [(name, run(instance, turn)) for name, turn in runs]
     own = next(run_id for name, run_id in ids if name == "own")
     seen = turns.other_runs(instance, LANE, own)
-    names = ("by_hand", "successor", "predecessor", "before_person")
-    assert " ".join(name for name in names if getattr(seen, name)) == expected
+    assert " ".join(name for name in SEEN if getattr(seen, name)) == expected
 
 
 def test_a_backfill_lets_a_session_copy_between_its_windows(instance):
@@ -98,17 +98,17 @@ def test_a_backfill_lets_a_session_copy_between_its_windows(instance):
     context = context_of(instance, own)
     said = []
 
-    class Clock(SystemClock):
+    class Turning(SystemClock):
         def sleep(self, _seconds: float) -> None:
             said.append(instance.get_run_by_id(own).tags[naming.TAG_TURN])
             seen = turns.other_runs(instance, LANE, session)
             turns.tag(instance, LANE, session, Turn.PAUSED if seen.by_hand else Turn.COPYING)
 
-    turns.let_session_copy(context, LANE, Clock(), lambda: False)
+    turns.let_session_copy(context, LANE, Turning(), lambda: False)
     assert said == [Turn.BETWEEN, Turn.BY_HAND]
     assert instance.get_run_by_id(own).tags[naming.TAG_TURN] == Turn.BY_HAND
     instance.report_run_canceled(instance.get_run_by_id(session))
-    turns.let_session_copy(context, LANE, Clock(), lambda: False)
+    turns.let_session_copy(context, LANE, Turning(), lambda: False)
     assert len(said) == 2
 
 
@@ -140,8 +140,7 @@ def test_runs_that_do_not_copy_now_do_not_count(instance, status):
     run(instance, Turn.COPYING, lane=OTHER)
     own = run(instance, Turn.READY)
     seen = turns.other_runs(instance, LANE, own)
-    names = ("by_hand", "successor", "predecessor", "before_person")
-    assert seen == turns.OtherRuns(**dict.fromkeys(names, False))
+    assert seen == turns.OtherRuns(**dict.fromkeys(SEEN, False))
 
 
 class Clock(SystemClock):

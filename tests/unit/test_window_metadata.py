@@ -141,13 +141,8 @@ class TestMetadata:
         topic.recounts[AT].recorded = topic.recounts[AT].counted = 1050
         told = window_events.of_topic(LANE, window, topic, "run")
         (counted,) = [record.data for record in told["topic-partitions"].records]
-        assert counted == {
-            "partition": 0,
-            "committed": "1,050",
-            "counted": "1,050",
-            "result": "complete",
-            "source offsets": "[100, 160)",
-        }
+        records = {"committed": "1,050", "counted": "1,050", "source offsets": "[100, 160)"}
+        assert counted == {"partition": 0, "result": "complete"} | records
         assert told["topic-partitions, details"].md_str.splitlines() == [
             "| partition | node | reencoded | left out | destination offsets | source end |",
             "| --- | --- | --- | --- | --- | --- |",
@@ -187,17 +182,15 @@ class TestRunLog:
             )
         return caplog.messages
 
-    def test_a_run_of_one_window(self, caplog):
-        """Each phase has a line when it has ended."""
+    def test_runs(self, caplog):
+        """Each phase has a line when it has ended; of a session, each window, with its rounds."""
         assert self.lines(caplog, brief=False) == [
             "survey of both clusters: 0.4 s",
             "copying 60 records of 1 topic from a",
             "copied 50 records, 4.9 KiB, in 2.5 s",
             "recount: 0.2 s",
         ]
-
-    def test_windows_that_follow_each_other(self, caplog):
-        """A session that copies a window every second has one line for each, with its rounds."""
+        caplog.clear()
         (line,) = self.lines(caplog, brief=True)
         assert line == (
             f"window {KEY}: 50 records, 4.9 KiB of 1 topic;"
@@ -264,29 +257,24 @@ def test_rounds_of_a_window() -> None:
     assert (result.ledger_ends, result.spark, result.seconds) == ({AT: 1}, "app", 6.0)
 
 
-class TestCheck:
-    """What the check of a window says that it rests on."""
-
-    def test_what_was_compared(self):
-        """Nothing to compare passes, but does not agree; what is gone is no pass."""
-        found = checked()
-        assert found.passed
-        assert found.description == (
-            "agrees: 50 of 50 records compared by content; the ledger accounts for 60 source"
-            " offsets"
-        )
-        assert found.metadata["verdict"].value == "agrees"
-        assert "topic-partitions" not in found.metadata, "the materialisation has the table"
-        found = checked(recounts={AT: Recount(RANGE)})
-        assert found.passed
-        assert str(found.description).startswith("nothing to verify: no record was copied; ")
-        gone = Recount(RANGE, recorded=50, not_verified=Counter({Why.RETENTION: 50}))
-        found = checked(recounts={AT: gone})
-        assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-        assert str(found.description).startswith(
-            f"not verified: 0 of 50 records compared: {Why.RETENTION}; "
-        )
-        assert "topic-partitions" in found.metadata
+def test_what_a_check_rests_on() -> None:
+    """Nothing to compare passes, but does not agree; what is gone is no pass."""
+    found = checked()
+    assert found.passed
+    assert found.description == (
+        "agrees: 50 of 50 records compared by content; the ledger accounts for 60 source offsets"
+    )
+    assert found.metadata["verdict"].value == "agrees"
+    assert "topic-partitions" not in found.metadata, "the materialisation has the table"
+    found = checked(recounts={AT: Recount(RANGE)})
+    assert found.passed
+    assert str(found.description).startswith("nothing to verify: no record was copied; ")
+    gone = Recount(RANGE, recorded=50, not_verified=Counter({Why.RETENTION: 50}))
+    found = checked(recounts={AT: gone})
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    says = f"not verified: 0 of 50 records compared: {Why.RETENTION}; "
+    assert str(found.description).startswith(says)
+    assert "topic-partitions" in found.metadata
 
 
 @pytest.mark.parametrize(
