@@ -61,21 +61,19 @@ def test_every_command_and_option_is_documented() -> None:
 
 
 NO_FILE, NO_LAST = "none.yaml does not exist; ", "Invalid value for '--last' / '-n'"
+BAD_USAGE = [
+    ("run --mirrors x", r"No such option: --mirrors.*; see `relay run --help`"),
+    ("copy", r"No such command 'copy'.*; see `relay --help`"),
+    *((f"ledger --last {n}", rf"{NO_LAST}: .*; see `relay ledger --help`") for n in "0x"),
+    ("run more", r".*unexpected.*argument.*; see `relay run --help`"),
+    ("-c", r".*'?-c'?.* requires an argument; see `relay --help`"),
+    ("-c none.yaml plan", rf"{NO_FILE}name another file, or write one with `relay init`"),
+    ("plan -c none.yaml", rf"{NO_FILE}.*"),
+    ("plan --config=none.yaml", rf"{NO_FILE}.*"),
+]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ("run --mirrors x", r"No such option: --mirrors.*; see `relay run --help`"),
-        ("copy", r"No such command 'copy'.*; see `relay --help`"),
-        *((f"ledger --last {n}", rf"{NO_LAST}: .*; see `relay ledger --help`") for n in "0x"),
-        ("run more", r".*unexpected.*argument.*; see `relay run --help`"),
-        ("-c", r".*'?-c'?.* requires an argument; see `relay --help`"),
-        ("-c none.yaml plan", rf"{NO_FILE}name another file, or write one with `relay init`"),
-        ("plan -c none.yaml", rf"{NO_FILE}.*"),
-        ("plan --config=none.yaml", rf"{NO_FILE}.*"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "line"), BAD_USAGE, ids=[asked for asked, _ in BAD_USAGE])
 def test_bad_usage_is_one_line(
     arguments: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

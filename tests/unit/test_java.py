@@ -129,8 +129,7 @@ def test_an_archive_that_cannot_be_used(classes):
         path = archive(classes, content)
         assert CLASSES.jvm_options(verbose=False) == []
         assert not path.exists()
-    classes.rmdir()
-    classes.parent.rmdir()
+    shutil.rmtree(classes.parent)
     classes.parent.write_text("a file")
     assert CLASSES.jvm_options(verbose=False) == []
     CLASSES.make_in_background()
