@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.audit.comparison import BatchSide, Comparison, Side, compare, excerpts
+from relay_pipelines.audit.comparison import (
+    BatchSide,
+    Comparison,
+    Difference,
+    Side,
+    compare,
+    excerpts,
+)
 from relay_pipelines.audit.key_comparison import (
     AT_SOURCE,
     ON_BOTH_SIDES,
@@ -40,6 +47,13 @@ def side(*batches: Sequence[Record], codec: int = 0, attributes: int = 0) -> Sid
         fetches += [[], [span(batch(records, offset, codec=codec, attributes=attributes))]]
         offset += len(records)
     return BatchSide(fetches)
+
+
+def differing(source: Side, destination: Side) -> Difference:
+    """Return the first difference of two sides that differ."""
+    found = compare(source, destination).difference
+    assert found is not None
+    return found
 
 
 RECORDS = numbered(10)
@@ -75,9 +89,8 @@ def test_a_range_that_cuts_batches() -> None:
     cut = BatchSide([[FetchedSpan(3, 7, whole, None)]])
     found = compare(cut, side(RECORDS[3:7]))
     assert (found.records, found.difference) == (4, None)
-    found = compare(BatchSide([[FetchedSpan(0, 7, whole, None)]]), side(RECORDS))
-    assert found.difference is not None
-    assert found.difference.what == "3 records are at the destination, but not in the source"
+    found_more = differing(BatchSide([[FetchedSpan(0, 7, whole, None)]]), side(RECORDS))
+    assert found_more.what == "3 records are at the destination, but not in the source"
 
 
 def change(**changes: Any) -> list[Record]:
@@ -87,26 +100,18 @@ def change(**changes: Any) -> list[Record]:
 ADDED = "1 record is at the destination, but not in the source"
 TWO = "2 records are at the destination, but not in the source"
 BOTH = "2 records are missing at the destination, and 1 record is there, but not in the source"
+REORDERED = "the same records are in another order"
 CUT = "the copies end here: {} records are missing"
 FIVE = RECORDS[5]._replace
 TAMPERED = {
     "dropped": (RECORDS[:5] + RECORDS[6:], "1 record is missing at the destination", 5, 5),
     "two dropped": (RECORDS[:5] + RECORDS[7:], "2 records are missing at the destination", 5, 5),
-    "inserted": (
-        [*RECORDS[:5], RECORDS[0]._replace(value=b"new"), *RECORDS[5:]],
-        *(ADDED, 5, 5),
-    ),
+    "inserted": ([*RECORDS[:5], RECORDS[0]._replace(value=b"new"), *RECORDS[5:]], ADDED, 5, 5),
     "doubled": ([*RECORDS[:5], *RECORDS[4:]], ADDED, 5, 5),
-    "inserted, in the place of the last ones": (
-        [*RECORDS[:5], *RECORDS[:2], *RECORDS[5:8]],
-        *(TWO, 5, 5),
-    ),
+    "in the place of the last ones": ([*RECORDS[:5], *RECORDS[:2], *RECORDS[5:8]], TWO, 5, 5),
     "changed and dropped": ([*RECORDS[:5], FIVE(key=None), *RECORDS[7:]], BOTH, 5, 5),
     "appended": ([*RECORDS, RECORDS[0]], ADDED, None, 10),
-    "reordered": (
-        [*RECORDS[:5], RECORDS[6], RECORDS[5], *RECORDS[7:]],
-        *("the same records are in another order", 5, 5),
-    ),
+    "reordered": ([*RECORDS[:5], RECORDS[6], RECORDS[5], *RECORDS[7:]], REORDERED, 5, 5),
     "truncated": (RECORDS[:5], CUT.format(5), 5, None),
     "emptied": ([], CUT.format(10), 0, None),
     **{
@@ -130,10 +135,7 @@ def test_the_first_difference(
 ) -> None:
     """It names the first record that differs on each side, and what happened to the rest."""
     source = side(*(RECORDS[at : at + size] for at in range(0, 10, size)))
-    found = compare(
-        source, side(*(copies[at : at + size] for at in range(0, len(copies), size)))
-    ).difference
-    assert found is not None
+    found = differing(source, side(*(copies[at : at + size] for at in range(0, len(copies), size))))
     assert found.what == what
     assert (found.source and found.source.offset) == at_source
     assert (found.destination and found.destination.offset) == at_destination
@@ -142,8 +144,7 @@ def test_the_first_difference(
 def test_changes_that_headers_hide() -> None:
     """A forged CRC, and timestamps that count from the first one in the header."""
     other = change(value=b"valuE 5")
-    found = compare(side(RECORDS), side(other))
-    assert found.difference is not None
+    assert differing(side(RECORDS), side(other))
     corrupt = batch(other)
     damaged = bytearray(corrupt.data)
     damaged[CRC_END - 4 : CRC_END] = batch(RECORDS).first.crc.to_bytes(4, "big")
@@ -151,12 +152,9 @@ def test_changes_that_headers_hide() -> None:
     with pytest.raises(CorruptBatchError):
         compare(side(RECORDS), BatchSide([[span(run)]]))
     later = [record._replace(timestamp=record.timestamp + 1) for record in RECORDS]
-    difference = compare(side(RECORDS), side(later)).difference
-    assert difference is not None
-    assert (difference.what, difference.source and difference.source.timestamp_ms) == (
-        "10 records differ",
-        1_700_000_000_000,
-    )
+    found = differing(side(RECORDS), side(later))
+    first_ms = found.source and found.source.timestamp_ms
+    assert (found.what, first_ms) == ("10 records differ", 1_700_000_000_000)
 
 
 @pytest.mark.parametrize("sizes", [(10, 10), (10, 4)], ids=["verbatim", "decoded"])
@@ -171,8 +169,7 @@ def test_timestamps_that_the_destination_sets_are_not_compared(sizes: tuple[int,
     found = compare(side(RECORDS), at_destination(later))
     assert (found.undecoded, found.difference) == (10 if sizes[1] == 10 else 0, None)
     later[7] = later[7]._replace(value=b"other")
-    made = compare(side(RECORDS), at_destination(later)).difference
-    assert made is not None
+    made = differing(side(RECORDS), at_destination(later))
     assert (made.what, made.source and made.source.offset) == ("1 record differs", 7)
 
 
@@ -182,7 +179,7 @@ def test_append_time_at_the_source_becomes_create_time() -> None:
     last = RECORDS[-1].timestamp
     assert compare(source, side([each._replace(timestamp=last) for each in RECORDS])).records == 10
     source = side(RECORDS, attributes=TIMESTAMP_TYPE_BIT)
-    assert compare(source, side(RECORDS)).difference is not None
+    assert differing(source, side(RECORDS))
 
 
 def test_records_of_another_producer_between_the_copies() -> None:
@@ -191,9 +188,7 @@ def test_records_of_another_producer_between_the_copies() -> None:
     ours += [batch(RECORDS[5:], 7, producer=1)]
     fetches = [[span(ours[0])], [span(theirs)], [span(ours[1])]]
     assert compare(side(RECORDS), BatchSide(fetches, 1)).records == 10
-    found = compare(side(RECORDS), BatchSide(fetches)).difference
-    assert found is not None
-    assert found.what == "2 records are at the destination, but not in the source"
+    assert differing(side(RECORDS), BatchSide(fetches)).what == TWO
 
 
 FILTERED = {
@@ -281,16 +276,10 @@ Log = list[list[FetchedSpan]]
 
 def kept(*pairs: Pair, at: int = 0, attributes: int = 0) -> Log:
     """A log of these keys and values, in one batch that begins at an offset."""
-    records = [
-        Record(
-            n,
-            1_700_000_000_000,
-            None if key is None else key.encode(),
-            None if value is None else value.encode(),
-            [],
-        )
-        for n, (key, value) in enumerate(pairs)
-    ]
+    records = []
+    for n, pair in enumerate(pairs):
+        key, value = (None if text is None else text.encode() for text in pair)
+        records.append(Record(n, 1_700_000_000_000, key, value, []))
     return [[span(batch(records, at, attributes=attributes))]] if records else []
 
 
