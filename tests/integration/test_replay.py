@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import signal
@@ -26,7 +25,7 @@ from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import ConfigError, RelayError, RetentionPassedError, TamperedError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import home, key_of, replay_name
-from relay_pipelines.model import CopyJob, OffsetRange, Side, Skipped, TopicPartition
+from relay_pipelines.model import OffsetRange, Side, Skipped, TopicPartition
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay.replay import (
@@ -40,7 +39,7 @@ from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Settings, load
-from tests.copying import KEPT, Clusters, Mirror, numbered, opened, write_transaction
+from tests.copying import KEPT, Clusters, Mirror, numbered, opened
 from tests.support import commands, independent
 from tests.support.commands import configured, error_line, relay_here
 from tests.support.findings import differences, unreadable
@@ -57,11 +56,7 @@ class Even:
 
 
 class Replayed:
-    """A topic of 100 records that was copied in four chunks, and its relay.yaml.
-
-    Args:
-        session: the Spark session.
-    """
+    """A topic of 100 records that was copied in four chunks, and its relay.yaml."""
 
     def __init__(self, mirror: Mirror, folder: Path, session: Any) -> None:
         self.mirror = mirror
@@ -161,28 +156,6 @@ def test_offsets_into_another_topic(replayed: Replayed) -> None:
     again = replayed.replay(replay_id="once-more")
     assert again.id == "once-more"
     assert_equal(RECORDS[20:80] * 2, replayed.copied())
-
-
-@pytest.mark.parametrize("point", [Failpoint.MID_CHUNK, Failpoint.AFTER_END_TXN])
-def test_killed_and_repeated(replayed: Replayed, point: Failpoint) -> None:
-    """After a task is killed in the middle of a chunk or of a commit, nothing is doubled."""
-    replay = replayed.start()
-    options = replay.mirror.copy_options
-    there = replayed.mirror.destination
-    job = CopyJob(replay.name, "killed", replay.plan.snapshot.node, there, options)
-    pickled, token = replayed.folder / "task", replayed.folder / "token"
-    pickled.write_bytes(pickle.dumps((job, replay.plan.ranges)))
-    killed = subprocess.run(
-        [sys.executable, "-m", "tests.chaos.one_task", pickled],
-        env=os.environ | {"RELAY_FAULT": f"{point}=SIGKILL@2:{token}"},
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
-
-    replayed.replay()
-
-    assert_equal(RECORDS[20:80], replayed.copied())
-    assert replayed.plan().is_complete
 
 
 def test_the_command_killed_and_repeated(replayed: Replayed) -> None:
@@ -333,14 +306,6 @@ class TestFromTheDestination:
         ]
         assert sum(entry.skipped.get(Skipped.FILTERED, 0) for entry in entries) == 3
 
-    def test_cut_in_a_filtered_chunk(self, replayed: Replayed) -> None:
-        """The ledger says which of its copies are wanted."""
-        mirror = replayed.mirror
-        write_transaction(mirror.source, mirror.at, numbered(5, first=100))
-        mirror.copy()
-        replayed.replay(side=Side.DESTINATION, offsets=(98, 103))
-        assert_equal([*RECORDS[98:], *numbered(3, first=100)], replayed.copied())
-
 
 def stopped_copy(replayed: Replayed) -> Callable[[], None]:
     """Stop a copy in the middle of a chunk; return what lets it continue, and waits for its end."""
@@ -488,30 +453,24 @@ class TestRefusals:
                 replayed.plan(**more)
             assert "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("given", "line"),
-        [
-            ({"where": "vlue = 'x'"}, r"where: Spark rejects .*vlue"),
-            (
-                {"where": "key ="},
-                r"where: Spark rejects .*; see the page 'Filter and change records' .*",
-            ),
-            ({"select": {"value": "upper(missing)"}}, r"select.value: Spark rejects .*missing"),
-            ({"filters": [{"class": "even:Odd"}]}, r"has no filter 'Odd'; write module:Class"),
-            ({"filters": [{"class": "even:Even", "config": {"a": 1}}]}, r"cannot be constructed"),
-            ({"transform": {"class": "even:Even"}}, r"has no method transform"),
-        ],
-        ids=lambda given: str(next(iter(given))) if isinstance(given, dict) else "",
-    )
-    def test_a_mistake_burns_no_id(
-        self, replayed: Replayed, given: dict[str, Any], line: str
-    ) -> None:
+    def test_a_mistake_burns_no_id(self, replayed: Replayed) -> None:
         """It is found before the start record: corrected, the replay goes on under its id."""
         module = replayed.folder.name  # a process imports a name once
         (replayed.folder / f"{module}.py").write_text(FILTER)
-        text = json.dumps(given).replace("even:", f"{module}:")
-        with pytest.raises(ConfigError, match=line):
-            replayed.start(replay_id="mine", **json.loads(text))
+        mistakes: list[tuple[dict[str, Any], str]] = [
+            ({"where": "vlue = 'x'"}, r"where: Spark rejects .*vlue"),
+            ({"where": "key ="}, r"where: Spark rejects .*; see the page 'Filter and change rec"),
+            ({"select": {"value": "upper(missing)"}}, r"select.value: Spark rejects .*missing"),
+            ({"filters": [{"class": f"{module}:Odd"}]}, r"has no filter 'Odd'; write module:Cl"),
+            (
+                {"filters": [{"class": f"{module}:Even", "config": {"a": 1}}]},
+                r"cannot be constructed",
+            ),
+            ({"transform": {"class": f"{module}:Even"}}, r"has no method transform"),
+        ]
+        for given, line in mistakes:
+            with pytest.raises(ConfigError, match=line):
+                replayed.start(replay_id="mine", **given)
         replayed.replay(replay_id="mine", where="true")
         assert_equal(RECORDS[20:80], replayed.copied())
 
