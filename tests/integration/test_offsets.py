@@ -57,6 +57,13 @@ class Moved:
         found: list[dict[str, Any]] = json.loads(done.stdout)["positions"]
         return found
 
+    def of_every_offset(self, command: str, end: int) -> list[dict[str, Any]]:
+        """Return the answers for each offset of the source up to the end."""
+        rows = [{"topic": self.mirror.topic, "partition": 0, "offset": at} for at in range(end + 1)]
+        file = self.config.parent / "every-position.json"
+        file.write_text(json.dumps(rows))
+        return self.relay(command, "--from", str(file))
+
     def commit(self, cluster: Cluster, offset: int, group: str = "", metadata: str = "") -> None:
         consumers.commit(cluster, group or self.group, self.mirror.at, offset, metadata)
 
@@ -82,8 +89,7 @@ def moved(
     sides: Clusters, topic_name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Moved:
     """The topic is copied; a parameter is its configuration at the source."""
-    clusters = sides
-    mirror = Mirror(*clusters, topic_name, getattr(request, "param", {}))
+    mirror = Mirror(*sides, topic_name, getattr(request, "param", {}))
     sender = independent.transactional(mirror.source, mirror.topic)
     for first, commits in ((0, True), (5, False), (10, True)):
         sender.begin_transaction()
@@ -99,25 +105,17 @@ def moved(
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize(
-    "moved",
-    [{}, {"message.timestamp.type": "LogAppendTime"}],
-    ids=["", "append time"],
-    indirect=True,
-)
+@pytest.mark.parametrize("moved", [{}, APPEND_TIME], ids=["", "append time"], indirect=True)
 def test_every_position_of_a_group(moved: Moved) -> None:
     """From each offset that a group has committed, it reads what it had not read, and once."""
     mirror = moved.mirror
-    end = settled_end(mirror.source, mirror.at)
-    rows = [{"topic": mirror.topic, "partition": 0, "offset": offset} for offset in range(end + 1)]
     file = moved.config.parent / "positions.json"
-    file.write_text(json.dumps(rows))
     # the time of a source that sets it is the copy's own
     here, there = (
         [(offset, (*record[:3], record.timestamp[1])) for offset, record in each]
         for each in (read(mirror.source, mirror.at), read(mirror.destination, mirror.at))
     )
-    for answer in moved.relay("verify", "--from", str(file)):
+    for answer in moved.of_every_offset("verify", settled_end(mirror.source, mirror.at)):
         assert (answer["exactness"], answer["state"]) == ("exact", "same")
         unread = [record for offset, record in here if offset >= answer["offset"]]
         assert unread == [record for offset, record in there if offset >= answer["to_offset"]]
@@ -197,12 +195,9 @@ def test_a_source_that_was_cleaned_since(
     mirror.write(keyed(20, 20))  # every key again: the cleaner removes what was copied
     there = read(mirror.destination, mirror.at)
     moved = Moved(mirror, tmp_path)
-    file = tmp_path / "positions.json"
     clean(mirror, 40, 15)
     assert _offsets(read(mirror.source, mirror.at)) & _offsets(here) < _offsets(here)
-    rows = [{"topic": mirror.topic, "partition": 0, "offset": offset} for offset in range(end + 1)]
-    file.write_text(json.dumps(rows))
-    for answer in moved.relay("translate", "--from", str(file)):
+    for answer in moved.of_every_offset("translate", end):
         assert answer["exactness"] == "exact"
         unread = [record for offset, record in here if offset >= answer["offset"]]
         assert unread == [record for offset, record in there if offset >= answer["to_offset"]]
@@ -298,29 +293,6 @@ def test_groups_are_followed_beside_a_copy(moved: Moved) -> None:
     assert followed.looks is None
     (line,) = said
     assert "groups are not followed: the source has no node 'elsewhere'" in line
-
-
-def test_own_commits_are_known(moved: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a mirror has just committed is not examined again, until somebody else commits."""
-    moved.commit(moved.mirror.source, 9)
-    settings = load(moved.config).mirror(moved.mirror.name)
-    examined = list[str]()
-    real = GroupLooker._found
-
-    def found(looker: GroupLooker, *rest: Any) -> GroupLook:
-        look = real(looker, *rest)
-        examined.append(look.group)
-        return look
-
-    monkeypatch.setattr(GroupLooker, "_found", found)
-    with closing(GroupLooker(moved.mirror.name, settings, SystemClock())) as looker:
-        (first,) = follow(looker)
-        examined.clear()
-        assert (follow(looker), examined) == ([first], [])
-        at = moved.committed(moved.mirror.destination)[0]
-        moved.commit(moved.mirror.destination, at)
-        facts = [look.state for look in follow(looker)], examined
-        assert facts == ([Following.MOVED], [moved.group])
 
 
 def test_a_group_on_what_is_empty_at_the_source(moved: Moved) -> None:
@@ -505,7 +477,7 @@ def test_following_is_killed_after_each_request(
     end, gone = settled_end(mirror.source, mirror.at), f"gone-{moved.group}"
     moved.commit(mirror.source, end, gone)
     moved.commit(there, 2, gone)
-    answers = _translated(moved, end)
+    answers = [each["to_offset"] for each in moved.of_every_offset("translate", end)]
     before, left = confluent_kafka.OFFSET_INVALID, 0
 
     def killed(connection: Connection, real: Callable[..., Any], *rest: Any) -> Any:
@@ -538,11 +510,3 @@ def test_following_is_killed_after_each_request(
     assert look.state is Following.FOLLOWED
     assert before == answers[position]
     assert request > 10
-
-
-def _translated(moved: Moved, end: int) -> list[int]:
-    """Return where each offset up to the end goes."""
-    topic, file = moved.mirror.topic, moved.config.parent / "positions.json"
-    rows = [{"topic": topic, "partition": 0, "offset": offset} for offset in range(end + 1)]
-    file.write_text(json.dumps(rows))
-    return [answer["to_offset"] for answer in moved.relay("translate", "--from", str(file))]
