@@ -23,6 +23,7 @@ from tests.copying import KEPT, numbered
 from tests.integration.guarded import PASSWORD
 from tests.orchestration.in_process_environment import InProcessEnvironment, checks, failure, shared
 from tests.support import command_lines, independent
+from tests.support.certificates import encrypted
 from tests.support.independent import TopicPartition
 from tests.support.token_endpoint import CLIENT, TokenEndpoint
 
@@ -53,7 +54,8 @@ class Hunt:
         (self._kept / "secret.txt").write_text(f"{PASSWORD}\n")
         (self._kept / "key-password.txt").write_text(KEY_PASSWORD)
         security = guarded.cluster(Listener.SASL_SSL, client_certificate=True).security
-        self._encrypt(Path(security.key_location or ""))
+        key = Path(security.key_location or "")
+        encrypted(key, self._kept / "client.key", KEY_PASSWORD)
         self.source = {
             "protocol": "SASL_SSL",
             "mechanism": "SCRAM-SHA-512",
@@ -72,27 +74,22 @@ class Hunt:
             "client_secret": "${file:kept/secret.txt}",
         }
         self.config.write_text(yaml.safe_dump(self.document(self.source, self.destination)))
-        wrong_source, wrong_destination = (
-            {"password": "${THE_WRONG_ONE}"},
-            {"client_secret": "${THE_WRONG_ONE}"},
-        )
-        self.wrong.write_text(
-            yaml.safe_dump(
-                self.document(self.source | wrong_source, self.destination | wrong_destination)
-            )
-        )
+        wrong_source = self.source | {"password": "${THE_WRONG_ONE}"}
+        wrong_destination = self.destination | {"client_secret": "${THE_WRONG_ONE}"}
+        self.wrong.write_text(yaml.safe_dump(self.document(wrong_source, wrong_destination)))
 
     def document(self, source: dict[str, Any], destination: dict[str, Any]) -> dict[str, Any]:
         """The content of a relay.yaml."""
-        servers = [
-            list(self.guarded.address(listener))
-            for listener in (Listener.SASL_SSL, Listener.SASL_PLAINTEXT)
-        ]
+        here, there = (
+            {"bootstrap_servers": list(self.guarded.address(listener)), "security": security}
+            for listener, security in (
+                (Listener.SASL_SSL, source),
+                (Listener.SASL_PLAINTEXT, destination),
+            )
+        )
         mirror = {
-            "source": {
-                "nodes": [{"name": "one", "bootstrap_servers": servers[0], "security": source}]
-            },
-            "destination": {"bootstrap_servers": servers[1], "security": destination},
+            "source": {"nodes": [{"name": "one"} | here]},
+            "destination": there,
             "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
             "window": {"every": "10ms", "session": 0},
         }
@@ -103,21 +100,6 @@ class Hunt:
             "spark.hadoop.fs.s3a.secret.key": "${THE_S3_KEY}",
         }
         return {"mirrors": {self.name: mirror}, "spark": {"conf": conf}}
-
-    def _encrypt(self, key: Path) -> None:
-        target = self._kept / "client.key"
-        command = [
-            "openssl",
-            "pkcs8",
-            "-topk8",
-            "-in",
-            str(key),
-            "-out",
-            str(target),
-            "-passout",
-            f"pass:{KEY_PASSWORD}",
-        ]
-        subprocess.run(command, check=True)
 
     def assert_nothing_in(self, *texts: str | bytes) -> None:
         """Check that no text holds a secret, plain or in Base64."""
@@ -253,10 +235,7 @@ def test_dagster_stores_no_secret(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Tick, run, checks and a refused run hold no secret in events, metadata and logs.
-
-    What is refused is not tried again.
-    """
+    """Tick, run, checks and a refused run hold no secret in events, metadata and logs."""
     caplog.set_level("DEBUG")
     assert environment.tick().run_requests
     done = environment.copy()
