@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -26,11 +25,17 @@ from relay_pipelines.run.other_writers import OtherWriters
 from tests.copying import Clusters, recent, records_of
 from tests.support import independent
 from tests.support.commands import RELAY, configured, environment, mirror
-from tests.support.independent import assert_equal, create, open_transactions, read, until, write
-from tests.support.terminal import in_a_terminal
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    assert_equal,
+    create,
+    open_transactions,
+    read,
+    until,
+    write,
+)
 from tests.support.trap import Trap
-
-MANY = 247_500
 
 PAUSE_SECONDS = 0.2  # between two looks that read a topic, and take the processor from the rounds
 
@@ -112,34 +117,19 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
     (tmp_path / f"filter_{name}.py").write_text(EDITED.format(name=name))
     letters = tmp_path / f"letters_{name}.py"
     letters.write_text("LETTER = 'a'")
-    config = configured(
-        tmp_path,
-        {
-            "m": mirror(
-                source, destination, topic_name, filters=[{"class": f"filter_{name}:Begins"}]
-            )
-        },
-        spark={"master": "local[2]"},
-    )
-
-    def arrive(number: int, kept: str) -> None:
-        """Write a record that each version of the filter keeps, and wait for one of them."""
-        put(number)
-        until(
-            lambda: all(values_of(at)[-1:] == [kept] for at in partitions), f"{kept} everywhere", 60
-        )
+    section = mirror(source, destination, topic_name, filters=[{"class": f"filter_{name}:Begins"}])
+    config = configured(tmp_path, {"m": section}, spark={"master": "local[2]"})
 
     def put(number: int) -> None:
+        """Write a record that each version of the filter keeps."""
+        both = [f"{letter}{number}".encode() for letter in "ab"]
         for at in partitions:
-            values = [f"{letter}{number}".encode() for letter in "ab"]
-            write(
-                source,
-                at,
-                [
-                    independent.Record(None, value, (), (independent.CREATE_TIME, 1))
-                    for value in values
-                ],
-            )
+            write(source, at, [Record(None, each, (), (CREATE_TIME, 1)) for each in both])
+
+    def arrive(number: int, kept: str) -> None:
+        put(number)
+        everywhere = f"{kept} everywhere"
+        until(lambda: all(values_of(at)[-1:] == [kept] for at in partitions), everywhere, 60)
 
     def values_of(at: TopicPartition) -> list[str]:
         return [(record.value or b"").decode() for record in records_of(destination, at)]
@@ -150,12 +140,7 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
     put(0)
     (tmp_path / "edit").write_text("LETTER = 'b'")
     with running(config, "--json") as rounds:
-        until(
-            lambda: all(read(destination, at) for at in partitions),
-            "the first round",
-            60,
-            PAUSE_SECONDS,
-        )
+        until(lambda: all(read(destination, at) for at in partitions), "a round", 60, PAUSE_SECONDS)
         assert [values_of(at) for at in partitions] == [["a0"]] * 3, "one version in a round"
         until(lines, "the line")
         arrive(1, "b1")
@@ -175,12 +160,7 @@ def test_a_filter_that_changes_does_so_between_two_rounds(
 def test_new_records_arrive_in_every_round(
     sides: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """They arrive in order and exactly once, also after idle rounds and after Spark was killed.
-
-    A round with news is one line of JSON, one without is none; metrics are kept up to date. A
-    relay.yaml that changes is not used: a line says so once. A second daemon goes on without the
-    metrics port of the first one, and serves it when that has ended, with a summary.
-    """
+    """They arrive in order and exactly once, also after idle rounds and after Spark was killed."""
     source, destination = sides
     here = TopicPartition(topic_name, 0)
     for cluster in (source, destination):
@@ -242,6 +222,14 @@ def test_new_records_arrive_in_every_round(
         assert re.match(rf"stopped after .*: {written} records, ", rounds.stderr[-1])
     assert_equal(records_of(source, here), records_of(destination, here))
     assert open_transactions(destination, topic_name) == []
+    config.write_text(good)
+    assert_nobody_copies(config)
+
+
+def assert_nobody_copies(config: Path) -> None:
+    """A daemon that starts waits for nobody: the one before it has said that it ended."""
+    successor = OtherWriters({"next"}.__contains__, 300.0, SystemClock())
+    assert successor.look(load(config)["m"].snapshot(), has_news=True) == ""
 
 
 def assert_the_port_is_handed_over(
@@ -276,10 +264,7 @@ def assert_the_port_is_handed_over(
 def test_a_spark_that_hangs_is_replaced(
     sides: Clusters, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A JVM that is stopped, between two rounds or in one, is killed; one line says so.
-
-    Nor does it keep the command from ending at once when it is told to.
-    """
+    """A JVM that is stopped, between two rounds or in one, is killed; one line says so."""
     source, destination = sides
     here = TopicPartition(topic_name, 0)
     for cluster in (source, destination):
@@ -342,10 +327,7 @@ def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
     tmp_path: Path,
     topic_name: str,
 ) -> None:
-    """A node that is killed is a line, its return another, and meanwhile the rounds go on.
-
-    A loss, which needs a person, is one line too, and the exit code at the end.
-    """
+    """A node that is killed is a line, its return another, and meanwhile the rounds go on."""
     source, destination, own = (
         cluster.cluster() for cluster in (source_cluster, destination_cluster, own_cluster)
     )
@@ -394,40 +376,11 @@ def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
         assert {line.partition(": ")[0] for line in rounds.stdout} == {"shaky", "steady"}
 
 
-@pytest.mark.timeout(300)
-def test_ctrl_c_in_the_middle_of_a_round(sides: Clusters, tmp_path: Path, topic_name: str) -> None:
-    """In a terminal one line shows how far it is; Ctrl-C leaves no transaction open."""
-    source, destination = sides
-    create(source, topic_name)
-    here = TopicPartition(topic_name, 0)
-    write(source, here, *[recent(150, 60)] * (MANY // 450))
-    small_steps = {"chunk": "10kB", "coalesce_below": "0"}
-    config = configured(
-        tmp_path, {"big": mirror(source, destination, topic_name, copy=small_steps)}
-    )
-    process, drawn = in_a_terminal(config, "run", "--every", "5m")
-    drawn.until(r"big: [1-9][\d,]* of [\d,]+ records \(\d+ %\)")
-    os.write(drawn.descriptor, b"\x03")
-    drawn.until_closed()
-    assert process.wait(300) == 130, drawn.text[-2000:]
-    assert "Traceback" not in drawn.text
-    assert "error" not in drawn.text
-    copied = len(read(destination, here))
-    assert 0 < copied < MANY // 3
-    assert f": {copied:,} records, " in drawn.text.partition("stopped after ")[2]
-    assert open_transactions(destination, topic_name) == []
-    successor = OtherWriters({"next"}.__contains__, 300.0, SystemClock())
-    assert successor.look(load(config)["big"].snapshot(), has_news=True) == "", "it has ended"
-
-
 @pytest.mark.long
 def test_of_two_daemons_one_copies(
     sides: Clusters, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second takes over what the first has begun, which then waits, and says so once.
-
-    It goes on when the second one has ended. No record is there twice.
-    """
+    """The second takes over what the first has begun, which then waits, and says so once."""
     source, destination = sides
     here, trap = TopicPartition(topic_name, 0), Trap.unset(tmp_path)
     for cluster in (source, destination):

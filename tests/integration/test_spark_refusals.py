@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -48,40 +47,34 @@ def test_speculation_of_a_connect_server_is_refused(
     assert "spark.speculation is on" in answer["error"]
 
 
+FEW_FILES = ["bash", "-c", 'ulimit -n 64; exec "$@"', ""]
+
+
 @pytest.mark.parametrize(
     ("prefix", "conf", "says"),
     [
-        ([], {"spark.local.dir": "/proc/relay"}, "exit code 53: .*(under /proc/relay)"),
-        (["bash", "-c", 'ulimit -n 64; exec "$@"', ""], {}, "ulimit -n is 64"),
+        ([], {"spark.local.dir": "/proc/relay"}, "its JVM.* exit code 53: .*(under /proc/relay)"),
+        (FEW_FILES, {}, "its JVM.* ulimit -n is 64"),
+        ([], {"spark.driver.port": "TAKEN"}, "'sparkDriver' failed after 0 retries .*from TAKEN"),
+        ([], {"spark.ui.port": "TAKEN"}, "'SparkUI' failed after 0 retries .*from TAKEN"),
     ],
-    ids=["a folder that cannot be written", "few open files"],
+    ids=["a folder that cannot be written", "few open files", "the driver's port", "the page's"],
 )
-def test_a_jvm_that_ends_says_why(
+def test_a_jvm_that_does_not_start_says_why(
     tmp_path: Path, prefix: list[str], conf: dict[str, str], says: str
 ) -> None:
-    """What it printed is in the one line, and none of its folders stays."""
-    done = started(conf, prefix, TMPDIR=str(tmp_path))
-    assert done.returncode == 1
-    assert done.stdout.count("\n") == 1
-    assert done.stdout.startswith("RelayError: Spark at local[1] does not start a session: its JVM")
-    assert re.search(says, done.stdout), done.stdout
-    assert not done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("key", "service"), [("spark.driver.port", "sparkDriver"), ("spark.ui.port", "SparkUI")]
-)
-def test_a_port_that_is_taken(tmp_path: Path, key: str, service: str) -> None:
-    """The JVM answers with the error of the one, and ends by itself with the other."""
+    """What it printed, or answered, is in the one line, and none of its folders stays."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        conf = {**ON_LOOPBACK, "spark.ui.enabled": "true", "spark.port.maxRetries": "0"}
-        done = started({**conf, key: str(port)}, [], TMPDIR=str(tmp_path))
+        port = str(taken.getsockname()[1])
+        conf = {key: value.replace("TAKEN", port) for key, value in conf.items()}
+        if port in conf.values():
+            conf |= {**ON_LOOPBACK, "spark.port.maxRetries": "0"}
+            conf["spark.ui.enabled"] = "true"
+        done = started(conf, prefix, TMPDIR=str(tmp_path))
     assert done.returncode == 1
     assert done.stdout.count("\n") == 1
     assert done.stdout.startswith("RelayError: Spark at local[1] does not start a session: ")
-    assert f"Service '{service}' failed after 0 retries (starting from {port})" in done.stdout
+    assert re.search(says.replace("TAKEN", port), done.stdout), done.stdout
     assert not done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -127,12 +120,10 @@ session.stop()
 
 @pytest.mark.parametrize("scheme", ["spark://", "sc://"])
 def test_an_unreachable_spark_is_reported(client: Client, scheme: str) -> None:
-    """An unreachable master or server is reported soon, in one line."""
+    """An unreachable master or server is reported in one line."""
     where = scheme + nobody()
     request = Request(None, where) if scheme == "sc://" else Request(where, None, ON_LOOPBACK)
-    began = time.monotonic()
     answer = client.ask(request)
     assert answer["kind"] == "RelayError"
     assert where in answer["error"]
     assert "\n" not in answer["error"]
-    assert time.monotonic() - began < 60
