@@ -350,9 +350,10 @@ class TestThinned:
     def test_more_than_was_committed_is_no_compaction(self, mirror: Mirror, policy: str) -> None:
         """More records than were committed are reported, because a cleaner adds none."""
         mirror.copy()
-        mirror.configure_copy(cleanup_policy=policy)
+        config = NOT_YET_CLEANED | {"cleanup_policy": policy}
+        mirror.configure_copy(**config)
         replace_copy(mirror, numbered(120))
-        mirror.configure_copy(cleanup_policy=policy)
+        mirror.configure_copy(**config)
         found = count(mirror, 0, 100)
         assert (found.problems, found.not_verified) == ([COUNTS.format(100, 120)], {})
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import confluent_kafka
+import kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from kafka import KafkaAdminClient
 
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.support.independent import client, until
@@ -42,7 +44,14 @@ def commit(
 
 
 def committed(cluster: Cluster, group: str, at: TopicPartition) -> tuple[int, str]:
-    """Return the offset, below 0 if there is none, and the text beside it."""
-    with consumer(cluster, group) as found:
-        (known,) = found.committed([confluent_kafka.TopicPartition(at.topic, at.partition)], 20)
-        return known.offset, known.metadata or ""
+    """Return the offset, below 0 if there is none, and the text beside it.
+
+    confluent-kafka reads that text beyond its end.
+    """
+    admin = KafkaAdminClient(bootstrap_servers=list(cluster.bootstrap_servers))
+    try:
+        found = admin.list_group_offsets(group)[group]
+    finally:
+        admin.close()
+    known = found.get(kafka.TopicPartition(at.topic, at.partition))
+    return (known.offset, known.metadata or "") if known else (-1, "")
