@@ -21,7 +21,7 @@ from benchmarks.targets import beside_copy
 from benchmarks.values import AUDITED, AuditCost, Figures, Spent
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.audit import begin
-from relay_pipelines.audit.request import AuditRequest, Client, Level
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.model import Cluster, CopyJob, CopyRange
 from relay_pipelines.protocol.clock import SystemClock
@@ -60,8 +60,8 @@ def measure(source: Cluster, destination: Cluster, spec: Input) -> AuditCost:
     def copy() -> None:
         assert not any(outcome.error for outcome in copy_ranges(job, ranges))
 
-    def audit(level: Level, client: Client = Client.RELAY) -> None:
-        found = begin(topic, mirror, AuditRequest(level=level, client=client), SystemClock())
+    def audit(level: Level) -> None:
+        found = begin(topic, mirror, AuditRequest(level=level), SystemClock())
         done = spark_job.do_group(found.job, found.work)
         found.add(done.chunks, done.parts)
         assert found.exit_code == 0
@@ -87,7 +87,6 @@ def measure(source: Cluster, destination: Cluster, spec: Input) -> AuditCost:
             _spent(lambda: audit(Level.LEDGER)),
             _spent(lambda: audit(Level.RECOUNT)),
             _spent(lambda: audit(Level.FULL)),
-            _spent(lambda: audit(Level.FULL, Client.LIBRDKAFKA)),
         )
     clusters.delete_topics(source, topic)
     clusters.delete_topics(destination, topic)

@@ -130,7 +130,7 @@ def audits(figures: Figures) -> Iterator[str]:
         "Copy and audits ran one after another, in one process and as one task; CPU is that of this"
         " process. A full audit includes the recount, and reads both sides. Batches of 128 KB are"
         " copied as they are, and compared as bytes; those of 16 KB are merged, and decoded to be"
-        " compared. librdkafka decodes every record of both sides.\n"
+        " compared.\n"
     )
     titles = {spec.name: spec.title for spec in figures.inputs}
     rows = []
@@ -140,7 +140,6 @@ def audits(figures: Figures) -> Iterator[str]:
             "audit, level ledger": cost.ledger,
             "audit, level recount": cost.recount,
             "audit, level full": cost.full,
-            "audit, level full, client librdkafka": cost.librdkafka,
         }
         rows += [
             [

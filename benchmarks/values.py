@@ -144,7 +144,6 @@ class AuditCost:
 
     Args:
         ledger, recount, full: the audit of that level.
-        librdkafka: a full one whose records librdkafka reads.
     """
 
     input: str
@@ -153,7 +152,6 @@ class AuditCost:
     ledger: Spent
     recount: Spent
     full: Spent
-    librdkafka: Spent
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ What it reads, each file by itself:
     window_recount     counts what a window or a replay has copied
     retention          what is at the destination of a chunk, and what retention may have deleted
     chunks             reads a chunk on both sides
-    librdkafka         reads a chunk on both sides with another client
     comparison         compares it up to the first difference
     key_comparison     compares the records of each key, of a compacted topic
 

@@ -16,7 +16,7 @@ from relay_pipelines.audit.coverage import CoverageMap, Selected, coverage, last
 from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import UNTIMED, Recount, gap_finding, merged
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart, uncopied
-from relay_pipelines.audit.request import AuditRequest, Client, Level, Selection
+from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed
 from relay_pipelines.audit.source_logs import (
     GONE,
@@ -352,7 +352,7 @@ def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Aud
     without_chunks = _without_chunks(request, ledger)
     selected = _select(request, entries, ledger, broken, without_chunks)
     destination = replace(mirror.destination_cluster, id=ledger.cluster_id)
-    job = AuditJob(name, (), destination, mirror.copy_options, request.client)
+    job = AuditJob(name, (), destination, mirror.copy_options)
     audit = Audit(name, request, job, {})
     for each in selected:
         partition_audit = audit.partitions[each.topic_partition] = PartitionAudit(
@@ -630,8 +630,6 @@ def _why_not(
         if compacted
         else all(entry.may_change_records for entry in entries),
         "it is compacted and filtered": compacted and any(entry.may_leave_out for entry in entries),
-        "other topic-partitions are copied there, too, and librdkafka does not show which records"
-        " are whose": is_shared and audit.job.client is Client.LIBRDKAFKA,
         "it is compacted, and other topic-partitions are copied there, too": is_shared
         and compacted,
         "it is compacted, so a sample would have to read all of it": compacted

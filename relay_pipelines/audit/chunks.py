@@ -7,18 +7,14 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
 
-from relay_pipelines.audit.comparison import BatchSide, Comparison, Difference, Part, Side, compare
+from relay_pipelines.audit.comparison import BatchSide, Comparison, Difference, compare
 from relay_pipelines.audit.key_comparison import Compaction, compare_keys, decoded
-from relay_pipelines.audit.request import Client
 from relay_pipelines.audit.retention import CleanupPolicies, Retention
 from relay_pipelines.errors import (
     DataLossError,
-    DestinationError,
     RelayError,
     RetriableError,
-    SourceError,
 )
 from relay_pipelines.ledger.checkpoint import wait_until_stable
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
@@ -47,14 +43,12 @@ class AuditJob:
     Args:
         nodes: of the source that have answered the driver, in the order in which they are tried;
             each, like the destination, with the id of its cluster.
-        client: what reads the chunks that are compared.
     """
 
     mirror: str
     nodes: tuple[Cluster, ...]
     destination: Cluster
     options: CopyOptions
-    client: Client = Client.RELAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,61 +222,15 @@ def _has_own_log(job: AuditJob, node: Cluster, chunk: ComparedChunk) -> bool:
 def _readers(job: AuditJob, node: Cluster, clock: Clock) -> Iterator[tuple[_Reader, _Reader]]:
     """Open what reads one node and the destination."""
     options = job.options
-    if job.client is Client.LIBRDKAFKA:
-        from relay_pipelines.audit.librdkafka import LibrdkafkaReader  # few need it
-
-        with (
-            LibrdkafkaReader(job.mirror, node, SourceError, options, clock) as read_source,
-            LibrdkafkaReader(
-                job.mirror, job.destination, DestinationError, options, clock
-            ) as read_destination,
-        ):
-            yield read_source, read_destination
-        return
     with (
         source_client(job.mirror, node, options, clock, "audit") as source,
         destination_client(job.mirror, job.destination, options, clock, "audit") as destination,
     ):
-        yield (
-            _OwnReader(source),
-            _OwnReader(destination, waits=True),
-        )
+        yield _Reader(source), _Reader(destination, waits=True)
 
 
-class _Reader(Protocol):
-    """Reads offset ranges of one cluster."""
-
-    @property
-    def name(self) -> str:
-        """Of the cluster."""
-
-    def log(self, offset_range: OffsetRange) -> tuple[int, int]:
-        """Return the offsets at which the log of a range begins and ends."""
-
-    def read(self, offset_range: OffsetRange) -> Generator[Any, None, None]:
-        """Yield what is in a range, as `side` and `parts` take it."""
-
-    def side(self, found: Generator[Any, None, None], producer_id: int | None = None) -> Side:
-        """Return the records as a side of a comparison."""
-
-    def parts(self, found: Generator[Any, None, None]) -> Iterator[Part]:
-        """Return the records."""
-
-    def size_bytes(self, tp: TopicPartition) -> int | None:
-        """Return the size of a log; None if it is not known."""
-
-    def forget(self) -> None:
-        """Ask again where logs begin and end."""
-
-    def close(self) -> None:
-        """Close the connections; the next call connects again, and logs may have changed."""
-
-    def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
-        """Within the context, fail if one answer takes longer than this."""
-
-
-class _OwnReader:
-    """Reads over the connection of the copy.
+class _Reader:
+    """Reads offset ranges of one cluster.
 
     Args:
         waits: whether open transactions may hide the range for a moment.
@@ -295,6 +243,7 @@ class _OwnReader:
 
     @property
     def name(self) -> str:
+        """Of the cluster."""
         return self._client.cluster.name
 
     def log(self, offset_range: OffsetRange) -> tuple[int, int]:
@@ -312,29 +261,24 @@ class _OwnReader:
         return known
 
     def read(self, offset_range: OffsetRange) -> Generator[list[FetchedSpan], None, None]:
+        """Yield what is in a range."""
         return read(self._client, offset_range, self._client.options.fetch_max_bytes)
 
-    @staticmethod
-    def side(
-        found: Generator[list[FetchedSpan], None, None], producer_id: int | None = None
-    ) -> Side:
-        return BatchSide(found, producer_id)
-
-    @staticmethod
-    def parts(found: Generator[list[FetchedSpan], None, None]) -> Iterator[Part]:
-        return decoded(found)
-
     def size_bytes(self, tp: TopicPartition) -> int | None:
+        """Return the size of a log; None if it is not known."""
         return size_on_disk(self._client, tp)
 
     def forget(self) -> None:
+        """Ask again where logs begin and end."""
         self._logs.clear()
 
     def close(self) -> None:
+        """Close the connections; the next call connects again, and logs may have changed."""
         self._client.close()
         self.forget()
 
     def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
+        """Within the context, fail if one answer takes longer than this."""
         return self._client.waiting_at_most(seconds)
 
 
@@ -427,9 +371,7 @@ class _Comparing:
             closing(self._destination.read(copies)) as destination,
         ):
             return compare(
-                self._source.side(source),
-                self._destination.side(destination, chunk.producer_id),
-                chunk.left_out,
+                BatchSide(source), BatchSide(destination, chunk.producer_id), chunk.left_out
             )
 
     def _compare_keys(
@@ -449,6 +391,4 @@ class _Comparing:
             closing(self._source.read(source_log)) as source,
             closing(self._destination.read(log)) as destination,
         ):
-            return compare_keys(
-                self._source.parts(source), self._destination.parts(destination), rules
-            )
+            return compare_keys(decoded(source), decoded(destination), rules)

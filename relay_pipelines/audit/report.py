@@ -23,8 +23,7 @@ def audit_table(audit: Audit) -> Table:
     request, chosen = audit.request, ""
     if request.level is Level.SAMPLE:
         chosen = f", {request.share:g} % of the chunks, seed {request.seed}"
-    client = ", read by librdkafka" if audit.job.client == "librdkafka" else ""
-    table = tables.titled(f"{audit.mirror}: audit, level {audit.level}{client}{chosen}")
+    table = tables.titled(f"{audit.mirror}: audit, level {audit.level}{chosen}")
     numbers = ("offsets", "copied", "by content", "by count", "not verified")
     tables.add_columns(table, ("source", "destination"), numbers, ("other offsets", "result"))
     for partition_audit in audit.partitions.values():
@@ -73,7 +72,6 @@ def audit_document(audit: Audit) -> Document:
     return {
         "mirror": audit.mirror,
         "level": str(audit.level),
-        "client": str(audit.job.client),
         "share_percent": audit.request.share,
         "seed": audit.request.seed,
         "strict": audit.request.strict,

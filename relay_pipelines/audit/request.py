@@ -34,13 +34,6 @@ class Level(StrEnum):
         return self in {Level.FULL, Level.SAMPLE}
 
 
-class Client(StrEnum):
-    """What reads the chunks that are compared."""
-
-    RELAY = "relay"
-    LIBRDKAFKA = "librdkafka"
-
-
 def parse_offsets(label: str, text: str) -> Offsets:
     """Return the half-open range that `START:END` means; None for a number that is left out.
 
@@ -155,7 +148,6 @@ class AuditRequest(Selection):
     """Which copies are audited, and how closely.
 
     Args:
-        client: what reads both sides, for the levels that compare them.
         share: of the chunks that the level `sample` compares, in percent.
         seed: chooses these chunks; the date if empty.
         strict: whether whatever is noted, or not verified, counts as a difference.
@@ -166,9 +158,6 @@ class AuditRequest(Selection):
         " them.",
         Level.RECOUNT,
         short="l",
-    )
-    client: Client = asked(
-        "What reads both sides: librdkafka shares no code with the copy.", Client.RELAY
     )
     share: float = asked(
         "How much of each topic-partition a sample compares, in percent.",
@@ -182,10 +171,5 @@ class AuditRequest(Selection):
 
     def __post_init__(self) -> None:
         Selection.__post_init__(self)
-        if self.client is not Client.RELAY and not self.level.compares:
-            raise ConfigError(
-                f"client {self.client} is for comparing both sides",
-                remedy="ask for the level full or sample",
-            )
         if not 0 <= self.share <= _ALL_PERCENT:
             raise ConfigError(f"share: expected 0 to 100 percent, got {self.share}")

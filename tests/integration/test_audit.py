@@ -24,9 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from relay_pipelines import model
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
-from relay_pipelines.audit.chunks import _OwnReader, _Reader
-from relay_pipelines.audit.librdkafka import LibrdkafkaReader
-from relay_pipelines.audit.request import AuditRequest, Client, Level, Selection
+from relay_pipelines.audit.chunks import _Reader
+from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.copy.transaction import RangeProgress
@@ -57,12 +56,7 @@ RECORDS = numbered(100)
 NOW_MS = time.time_ns() // 1_000_000
 CUTS = [0, 30, 60, 90, 100]
 NOWHERE = ("127.0.0.1:1",)
-LEVELS = [
-    (Level.LEDGER, Client.RELAY),
-    (Level.RECOUNT, Client.RELAY),
-    (Level.FULL, Client.RELAY),
-    (Level.FULL, Client.LIBRDKAFKA),
-]
+LEVELS = [Level.LEDGER, Level.RECOUNT, Level.FULL]
 
 
 class Audited:
@@ -164,8 +158,8 @@ class TestAgreement:
     """What passes."""
 
     def test_what_was_copied(self, audited: Audited) -> None:
-        for level, client in LEVELS:
-            found = audited.audit(level, client=client)
+        for level in LEVELS:
+            found = audited.audit(level)
             assert (differences(found), notes(found)) == ([], [])
             assert str(found.verdict) == (
                 "agrees: 4 ledger entries compared; this level reads no records"
@@ -204,8 +198,8 @@ class TestAgreement:
             mirror.with_options(codec="zstd")
         mirror.write(numbered(10, first=100), compression_type="gzip")
         assert mirror.try_copy().status is Status.DONE
-        for level, client in [LEVELS[2]] if config else LEVELS[1:]:
-            found = audited.audit(level, client=client)
+        for level in [Level.FULL] if config else LEVELS[1:]:
+            found = audited.audit(level)
             assert differences(found) == []
             if "message_timestamp_type" not in config:
                 assert str(found.verdict) == "agrees: 110 of 110 records compared by content"
@@ -227,8 +221,7 @@ class TestAgreement:
             copying = pool.submit(copy)
             audits = 0
             while not copying.done():
-                level, client = LEVELS[audits % len(LEVELS)]
-                assert differences(audited.audit(level, client=client)) == []
+                assert differences(audited.audit(LEVELS[audits % len(LEVELS)])) == []
                 audits += 1
             copying.result()
         assert audits > 1
@@ -319,20 +312,19 @@ class TestTampered:
         at: tuple[int, int | None],
         recounted: list[str],
     ) -> None:
-        """Whatever reads, level full names the first record that differs; recount notices it."""
+        """Level full names the first record that differs; recount notices it."""
         audited.replace_copies(copies)
-        for client in Client:
-            found = audited.audit(client=client)
-            assert found.chain.breaks == []
-            assert found.recount is not None
-            assert found.recount.problems == recounted
-            first = found.first_difference
-            assert first is not None
-            assert first.difference is not None
-            sides = first.difference.source, first.difference.destination
-            assert tuple(side and side.offset for side in sides) == at
-            assert first.difference.what == what
-            assert first.chunk.source.start == (60 if at == (75, None) else 30)
+        found = audited.audit()
+        assert found.chain.breaks == []
+        assert found.recount is not None
+        assert found.recount.problems == recounted
+        first = found.first_difference
+        assert first is not None
+        assert first.difference is not None
+        sides = first.difference.source, first.difference.destination
+        assert tuple(side and side.offset for side in sides) == at
+        assert first.difference.what == what
+        assert first.chunk.source.start == (60 if at == (75, None) else 30)
 
     def test_records_of_another_writer_after_the_copies(self, audited: Audited) -> None:
         """The recount names the offset of the first one."""
@@ -476,15 +468,13 @@ class TestNotCompared:
         unknown = "whether the source keeps the records that are gone is not known"
         assert f"{unknown}: the source no longer has the topic" in notes(found)
 
-    @pytest.mark.parametrize(("level", "client"), LEVELS[1:])
-    def test_retention_at_the_destination_alone(
-        self, audited: Audited, level: Level, client: Client
-    ) -> None:
+    @pytest.mark.parametrize("level", LEVELS[1:])
+    def test_retention_at_the_destination_alone(self, audited: Audited, level: Level) -> None:
         """What the source keeps must be there, unless the copy is not meant to follow it."""
         mirror, expired_ms = audited.mirror, nearly_expired_ms()
         mirror.configure_copy(retention_ms=expired_ms)
         delete_before(mirror.destination, mirror.at, 40)
-        found = audited.audit(level, client=client)
+        found = audited.audit(level)
         assert (found.verdict.state, found.verdict.exit_code()) == (State.DIFFERS, 4)
         first, second, third, *_ = differences(found)
         assert first == (
@@ -499,7 +489,7 @@ class TestNotCompared:
         )
 
         audited.section = {"topics": {"config_keys": ["cleanup.policy"]}}
-        assert differences(audited.audit(level, client=client)) == []
+        assert differences(audited.audit(level)) == []
 
     def test_retention_at_the_source(self, audited: Audited) -> None:
         delete_before(audited.mirror.source, audited.mirror.at, 40)
@@ -512,24 +502,22 @@ class TestNotCompared:
         )
         assert (found.verdict.exit_code(), found.verdict.exit_code(strict=True)) == (0, 4)
 
-    @pytest.mark.parametrize("client", [Client.RELAY, Client.LIBRDKAFKA])
     @pytest.mark.parametrize("side", ["source", "destination"])
     def test_records_are_deleted_while_they_are_compared(
-        self, audited: Audited, monkeypatch: pytest.MonkeyPatch, client: Client, side: str
+        self, audited: Audited, monkeypatch: pytest.MonkeyPatch, side: str
     ) -> None:
         """It looks again where the log begins: whether retention explains that is known then."""
         mirror = audited.mirror
-        reader: Any = _OwnReader if client is Client.RELAY else LibrdkafkaReader
-        log, left = reader.log, [40]
+        log, left = _Reader.log, [40]
 
         def late(self: _Reader, offset_range: OffsetRange) -> tuple[int, int]:
-            begins_and_ends: tuple[int, int] = log(self, offset_range)
+            begins_and_ends = log(self, offset_range)
             if left and (self.name == "one") == (side == "source"):
                 delete_before(getattr(mirror, side), mirror.at, left.pop())
             return begins_and_ends
 
-        monkeypatch.setattr(reader, "log", late)
-        audit = audited.begin(Level.SAMPLE, share=100.0, client=client)
+        monkeypatch.setattr(_Reader, "log", late)
+        audit = audited.begin(Level.SAMPLE, share=100.0)
         read(audit)
         (found,) = audit.partitions.values()
         assert left == []
@@ -548,26 +536,24 @@ class TestNotCompared:
     def test_a_compacted_destination(self, audited: Audited) -> None:
         """All records of a key that both sides have must agree, whatever compaction may remove."""
 
-        def compacted(client: Client = Client.RELAY) -> PartitionAudit:
+        def compacted() -> PartitionAudit:
             # without cleaning, so that the result does not depend on the cleaner
             lazy = {"min_cleanable_dirty_ratio": 1.0, "min_compaction_lag_ms": 10**12}
             audited.configure(**lazy, cleanup_policy="compact")
-            return audited.audit(client=client)
+            return audited.audit()
 
-        for client in Client:
-            found = compacted(client)
-            assert found.rule == "key by key, because it is compacted"
-            assert (differences(found), notes(found), found.records) == ([], [], 100)
+        found = compacted()
+        assert found.rule == "key by key, because it is compacted"
+        assert (differences(found), notes(found), found.records) == ([], [], 100)
         for number in (45, 99):
             other = RECORDS[number]._replace(value=b"another")
             audited.replace_copies([*RECORDS[:number], other, *RECORDS[number + 1 :]])
-            for client in Client:
-                first = compacted(client).first_difference
-                assert first is not None
-                assert first.difference is not None
-                assert first.difference.what == "the records of 1 key differ"
-                assert first.difference.source is not None
-                assert first.difference.source.offset == number
+            first = compacted().first_difference
+            assert first is not None
+            assert first.difference is not None
+            assert first.difference.what == "the records of 1 key differ"
+            assert first.difference.source is not None
+            assert first.difference.source.offset == number
 
     def test_records_without_a_key(self, audited: Audited) -> None:
         """Nothing replaces them, so that no compaction explains why they are gone."""
@@ -577,8 +563,8 @@ class TestNotCompared:
         mirror.copy(100)
         audited.replace_copies([*RECORDS, *keyless[:12]], [*CUTS, 112])
         audited.configure(**NOT_YET_CLEANED)
-        for level, client in LEVELS[1:]:
-            found = audited.audit(level, client=client)
+        for level in LEVELS[1:]:
+            found = audited.audit(level)
             assert found.verdict.state is State.DIFFERS
             assert "120 records were committed, 112 are there" in differences(found)
             if level is Level.FULL:
@@ -605,13 +591,6 @@ class TestSelected:
         read(audit)
         assert (differences(audit), unreadable(audit)) == ([], [])
         assert [found.records for found in audit.partitions.values()] == [110, 50]
-        refused = audited.begin(Level.FULL, client=Client.LIBRDKAFKA)
-        assert {found.rule for found in refused.partitions.values()} == {
-            (
-                "not compared: other topic-partitions are copied there, too, and librdkafka does"
-                " not show which records are whose"
-            )
-        }
 
     def test_the_same_seed_chooses_the_same_chunks(self, audited: Audited) -> None:
         def chosen_by(seed: str, share: float = 50.0) -> tuple[OffsetRange, ...]:
@@ -626,11 +605,8 @@ class TestSelected:
         assert len(set(chosen)) > 1
         assert len(chosen_by("a", share=0.0)) == 1
 
-    @pytest.mark.parametrize("client", Client)
     @pytest.mark.parametrize("side", ["nodes", "destination"])
-    def test_a_cluster_that_does_not_answer(
-        self, audited: Audited, side: str, client: Client
-    ) -> None:
+    def test_a_cluster_that_does_not_answer(self, audited: Audited, side: str) -> None:
         """It is tried once, not for every chunk; another node is read instead."""
         away = Cluster("away", NOWHERE)
         audit = audited.begin(Level.FULL)
@@ -639,7 +615,7 @@ class TestSelected:
         (found,) = audit.partitions.values()
         assert (unreadable(found), found.records) == ([], 100)
         assert {result.node for result in found.results} == {"one"}
-        audit = audited.begin(Level.FULL, client=client)
+        audit = audited.begin(Level.FULL)
         options = replace(audit.job.options, give_up_after_ms=1, request_timeout_ms=1_000)
         instead: dict[str, Any] = {side: (away,) if side == "nodes" else away}
         job = replace(audit.job, options=options, **instead)
@@ -652,15 +628,11 @@ class TestSelected:
 
 
 def test_in_spark(audited: Audited, local_session: Any) -> None:
-    """Tasks find what this process finds, with either client."""
-    for tampered, client in (
-        (False, Client.RELAY),
-        (True, Client.RELAY),
-        (True, Client.LIBRDKAFKA),
-    ):
-        if tampered and client is Client.RELAY:
+    """Tasks find what this process finds."""
+    for tampered in (False, True):
+        if tampered:
             audited.replace_copies(TAMPERED["value"][0])
-        here, there = (audited.begin(Level.FULL, client=client) for _ in range(2))
+        here, there = (audited.begin(Level.FULL) for _ in range(2))
         read(here)
         for found in spark_job.in_spark(local_session, there.job, there.work, "audit-test"):
             there.add(found.chunks, found.parts)

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataRequest
 
-from relay_pipelines.audit.librdkafka import settings_of
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import ConfigError, PermissionDeniedError, SourceError, UnsupportedError
+from relay_pipelines.errors import ConfigError, PermissionDeniedError, SourceError
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.local_kafka.cluster import JVM_OPTIONS
 from relay_pipelines.local_kafka.ports import free_ports
@@ -282,12 +281,6 @@ def test_a_wrong_clock_is_one_line(kdc: Kdc, way: Cluster) -> None:
         check=False,
     )
     assert "set the clocks of this machine and of the KDC" in run.stderr
-
-
-def test_librdkafka_has_no_kerberos(way: Cluster) -> None:
-    """An audit with it ends with one line before it connects."""
-    with pytest.raises(UnsupportedError, match="has no GSSAPI; audit without --client librdkafka"):
-        settings_of(way)
 
 
 def test_a_missing_package_is_one_line(way: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,8 @@ from confluent_kafka.admin import (
 from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines import model
-from relay_pipelines.audit.librdkafka import LibrdkafkaReader
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
+from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Certificates, Listener, LocalCluster
 from relay_pipelines.local_kafka.configuration import MECHANISMS, SCRAM
@@ -139,30 +138,6 @@ def test_a_copy_over_every_protocol_and_mechanism(
     assert tokens.asked == (asked if mechanism == OAUTHBEARER else [])
     mirror.assert_equal()
     mirror.assert_ledger_closes()
-    assert read_by_librdkafka(mirror, way) == 20
-
-
-def read_by_librdkafka(mirror: Mirror, way: Cluster) -> int:
-    """Read the topic as an audit with librdkafka does, and return the number of records."""
-    wanted = mirror.range().source
-    with LibrdkafkaReader(mirror.name, way, SourceError, mirror.options, SystemClock()) as reader:
-        assert reader.log(wanted) == (0, 20)
-        return sum(len(records) for records, _ in reader.read(wanted))
-
-
-def test_librdkafka_is_refused(
-    guarded: LocalCluster, mirror: Mirror, tokens: TokenEndpoint
-) -> None:
-    """It says so in a line without the password."""
-    way = way_in(guarded, Listener.SASL_PLAINTEXT, "PLAIN", tokens)
-    # brokers hide topics that a user may not see, so a missing grant looks like this
-    with pytest.raises(SourceError, match="whether the user may read it") as refused:
-        read_by_librdkafka(mirror, way)
-    with pytest.raises(PermissionDeniedError) as denied:
-        read_by_librdkafka(mirror, secured(way, password="not-it"))
-    for error in (refused, denied):
-        assert "\n" not in str(error.value)
-        assert "not-it" not in str(error.value)
 
 
 def test_a_client_certificate_names_the_user(guarded: LocalCluster, mirror: Mirror) -> None:
@@ -259,24 +234,6 @@ def test_tokens_from_a_provider(
     assert (outcome.error, outcome.records) == ("", 20)
     mirror.assert_equal()
     assert (token_providers.calls[mirror.topic] == 1) is bool(kept)
-    if side == "source":
-        assert read_by_librdkafka(mirror, way) == 20
-
-
-def test_librdkafka_sends_the_extensions(
-    guarded: LocalCluster, mirror: Mirror, tokens: TokenEndpoint
-) -> None:
-    """Beside tokens of an endpoint; what it cannot send, it says at once."""
-    allow_copy(mirror, "relay")
-    way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
-    found = []
-    for extension in (("logicalCluster", "lkc"), ("not_letters", "x"), ("pool", "a,b")):
-        try:
-            extended = secured(way, sasl_extensions=(extension,))
-            found.append(str(read_by_librdkafka(mirror, extended)))
-        except RelayError as error:
-            found.append(type(error).__name__)
-    assert found == ["20", "PermissionDeniedError", "UnsupportedError"]
 
 
 def test_the_broker_gets_the_extensions(guarded: LocalCluster, mirror: Mirror) -> None:
@@ -319,9 +276,6 @@ def test_a_provider_that_cannot_work_is_not_retried(
     assert mirror.copied() == []
     assert said in outcome.error
     assert token_providers.calls[mirror.topic] <= 1
-    with pytest.raises(RelayError) as denied:
-        read_by_librdkafka(mirror, way)
-    assert said in str(denied.value)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,6 @@ COMMANDS = [
     *(["move", look] for look in ("plan", "rehearse", "status")),
     ["attest"],
     *(["audit", "--level", level] for level in ("ledger", "recount", "full", "sample")),
-    ["audit", "--level", "full", "--client", "librdkafka"],
 ]
 
 

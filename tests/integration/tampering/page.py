@@ -18,8 +18,7 @@ _BEFORE = """\
 A test makes each change on real brokers, looks with each column, and compares the result with
 this page. *statement* is `relay audit --against` a statement from before; *exporter* is an alert of
 `relay exporter`; *window check* is the check `message_counts` of a window that has all records. The
-samples here read all chunks. `full` and `sample` run with the client of the copy and with
-librdkafka; a cell names librdkafka where the two differ.
+samples here read all chunks.
 
 | cell | meaning |
 |---|---|
@@ -37,8 +36,6 @@ _REMEDY = re.compile(
     "; (find out who|to copy again|mirror it under|make it again|restore the topic, or"
     "|create it again|put the newest) .*"
 )
-_SECOND = " (librdkafka)"
-_CLIENTS = {"full", "sample"}
 _HEALTHY = """
 ## Changes of healthy life
 None of these may raise an alarm.
@@ -79,19 +76,14 @@ def _of_rows(measured: Measured, rows: Sequence[Row], title: str) -> str:
 
 
 def _table(columns: Iterable[str], rows: Cells) -> str:
-    head = ["what was done", *(name for name in columns if not name.endswith(_SECOND))]
+    head = ["what was done", *columns]
     lines = [head, ["---"] * len(head)]
     together: dict[tuple[str, ...], list[str]] = {}
     for what, cells in rows:
-        together.setdefault(tuple(_mark(cells, name) for name in head[1:]), []).append(what)
+        marks = tuple(MARKS[cells[name].state] for name in head[1:])
+        together.setdefault(marks, []).append(what)
     lines += [["<br>".join(whats), *marks] for marks, whats in together.items()]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _mark(cells: Mapping[str, Cell], column: str) -> str:
-    mark = MARKS[cells[column].state]
-    second = MARKS[cells.get(f"{column}{_SECOND}", cells[column]).state]
-    return mark if mark == second else f"{mark}; librdkafka: {second}"
 
 
 def says(rows: Iterable[tuple[Row, Mapping[str, Sequence[str]]]]) -> str:
@@ -101,7 +93,7 @@ def says(rows: Iterable[tuple[Row, Mapping[str, Sequence[str]]]]) -> str:
         columns: dict[str, list[str]] = {}
         for column, (line,) in ((column, some) for column, some in lines.items() if some):
             columns.setdefault(_plain(line, row.name), []).append(column)
-        said = "".join(f"    - {_named(some)}: {line}\n" for line, some in columns.items())
+        said = "".join(f"    - {', '.join(some)}: {line}\n" for line, some in columns.items())
         if said:
             together.setdefault(said, []).append(row.what)
     return "".join(f"- {_sentence('; '.join(whats))}\n{said}" for said, whats in together.items())
@@ -109,13 +101,6 @@ def says(rows: Iterable[tuple[Row, Mapping[str, Sequence[str]]]]) -> str:
 
 def _sentence(text: str) -> str:
     return text if text[0] == "`" else text[0].upper() + text[1:]
-
-
-def _named(columns: Sequence[str]) -> str:
-    """Return the columns' names; one name for both clients."""
-    both = {name for name in columns if f"{name}{_SECOND}" in columns}
-    alone = [name for name in columns if name.removesuffix(_SECOND) not in both or name in both]
-    return ", ".join(f"{name} (relay)" if name in _CLIENTS - both else name for name in alone)
 
 
 def _plain(line: str, topic: str) -> str:

@@ -11,7 +11,7 @@ from dagster import AssetCheckSeverity
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.against_statement import audit_against
 from relay_pipelines.audit.audit import PartitionAudit, begin
-from relay_pipelines.audit.request import AuditRequest, Client, Level
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import State, Verdict
 from relay_pipelines.errors import DIFFERENCE, RelayError
 from relay_pipelines.metrics.exporter import samples
@@ -60,10 +60,10 @@ Cells = Mapping[str, Cell]
 View = Callable[[Stage, str], Cells]
 
 
-def _audit(level: Level, client: Client = Client.RELAY) -> View:
+def _audit(level: Level) -> View:
     def look(stage: Stage, mirror: str) -> Cells:
         try:
-            request = AuditRequest(level=level, client=client, share=100, seed="x")
+            request = AuditRequest(level=level, share=100, seed="x")
             audit = begin(mirror, stage.settings(mirror), request, CLOCK)
         except RelayError as error:
             return {ALL: _of_error(error)}
@@ -179,9 +179,7 @@ COLUMNS: dict[str, View] = {
     "ledger": _audit(Level.LEDGER),
     "recount": _audit(Level.RECOUNT),
     "full": _audit(Level.FULL),
-    "full (librdkafka)": _audit(Level.FULL, Client.LIBRDKAFKA),
     "sample": _audit(Level.SAMPLE),
-    "sample (librdkafka)": _audit(Level.SAMPLE, Client.LIBRDKAFKA),
     "statement": statement,
     "exporter": exporter,
     "window check": window_check,
