@@ -271,23 +271,20 @@ class Mirror:
         found.seconds = _CLOCK.monotonic() - started
         return found
 
-    def attest(self, topic: str | None = None, *, key: Path | None = None) -> dict[str, Any]:
+    def attest(self, topic: str | None = None) -> dict[str, Any]:
         """Verify the ledger and return a statement of it, as `relay attest` writes it.
 
         Args:
             topic: only this source topic.
-            key: PEM file with the Ed25519 private key that signs it; None for no signature.
 
         Raises:
             TamperedError: the ledger is not what was committed; its notes name each place.
-            RelayError: nothing was copied, the key cannot be read, or the destination does not
-                answer.
+            RelayError: nothing was copied, or the destination does not answer.
         """
-        from relay_pipelines.ledger import statement  # cryptography is slow to import
+        from relay_pipelines.ledger import statement
 
         made_at = format_time(_CLOCK.now_ms())
-        private = None if key is None else statement.read_key(key)
-        parts = statement.attest(self.name, self.settings, topic, private, made_at, _CLOCK)
+        parts = statement.attest(self.name, self.settings, topic, made_at, _CLOCK)
         document: dict[str, Any] = json.loads(b"".join(parts))
         return document
 

@@ -48,20 +48,14 @@ class StatementAudit:
         return judge(self.coverage, self.findings)
 
 
-def audit_against(
-    path: Path, name: str, mirror: Mirror, clock: Clock, trusted: Path | None = None
-) -> StatementAudit:
+def audit_against(path: Path, name: str, mirror: Mirror, clock: Clock) -> StatementAudit:
     """Compare the destination with a statement.
 
-    Args:
-        path, trusted: as of `read_statement`.
-
     Raises:
-        ConfigError: it is no statement, or one of another mirror, cluster or author.
-        TamperedError: the statement was changed after it was signed.
+        ConfigError: it is no statement, or one of another mirror or cluster.
         RelayError: the destination does not answer, or refuses.
     """
-    statement = read_statement(path, trusted)
+    statement = read_statement(path)
     attested = [entry for each in statement.attested for entry in each.entries]
     copies = {entry.destination.topic_partition for entry in attested}
     ledger = read_verified_ledger(name, mirror, clock, copies)

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from relay_pipelines.audit.against_statement import audit_against
 from relay_pipelines.audit.audit import Audit, begin
 from relay_pipelines.audit.coverage import no_entries
 from relay_pipelines.audit.report import (
@@ -127,14 +128,12 @@ def run(
     return invocation.exit_code
 
 
-def statement_to_audit(against: Path | None, request: AuditRequest, html: Path | None) -> Path:
-    """Return the statement, unless other options ask for a part of it.
+def refuse_a_part(request: AuditRequest, html: Path | None) -> None:
+    """Refuse options that ask for a part of a statement.
 
     Raises:
-        ConfigError: they do, or there is none.
+        ConfigError: there are some.
     """
-    if against is None:
-        raise ConfigError("--key needs --against", remedy="name the statement")
     default = AuditRequest(strict=request.strict)
     others = [
         f"--{asked.name}"
@@ -147,14 +146,12 @@ def statement_to_audit(against: Path | None, request: AuditRequest, html: Path |
             "--against audits what the statement says, and not a part of it",
             remedy="leave out " + ", ".join(others),
         )
-    return against
 
 
 def run_against(
     invocation: Invocation,
     names: Sequence[str],
     against: Path,
-    key: Path | None,
     *,
     strict: bool,
     as_json: bool,
@@ -163,12 +160,9 @@ def run_against(
 
     Args:
         against: the statement.
-        key: the public key that must have signed it.
     """
-    from relay_pipelines.audit.against_statement import audit_against  # cryptography is slow
-
     name, mirror = the_mirror(invocation.settings(), names)
-    statement_audit = audit_against(against, name, mirror, SystemClock(), key)
+    statement_audit = audit_against(against, name, mirror, SystemClock())
     statement = statement_audit.statement
     passed = _report(
         invocation, name, statement_audit.verdict, statement_audit.findings, strict=strict
@@ -176,8 +170,7 @@ def run_against(
     if as_json:
         messages.document(statement_document(statement_audit))
         return invocation.exit_code
-    signed = f"signed by {statement.signer}" if statement.signer else "not signed"
-    for line in [f"the statement of {statement.made_at} is {signed}", *passed]:
+    for line in [f"the statement of {statement.made_at}", *passed]:
         stdout().print(f"{name}: {line}", soft_wrap=True)
     return invocation.exit_code
 

@@ -88,7 +88,6 @@ def statement_document(audit: StatementAudit) -> Document:
     return {
         "mirror": audit.statement.mirror,
         "made_at": audit.statement.made_at,
-        "signer": audit.statement.signer,
         **_verdict(audit.verdict),
         "findings": [each.document for each in audit.findings],
     }

@@ -261,18 +261,12 @@ def attest(
     context: typer.Context,
     mirror: MirrorNames = None,
     topic: Topic = None,
-    sign: Annotated[
-        Path | None,
-        typer.Option(
-            "--sign", metavar="KEY", help="Sign it with this Ed25519 private key, a PEM file."
-        ),
-    ] = None,
     output: Output = None,
 ) -> int:
     """Verify the ledger, and write a statement of what was copied. Changes nothing."""
     from relay_pipelines.cli import ledger_commands as commands
 
-    return commands.attest(context.obj, mirror or [], topic, sign, output)
+    return commands.attest(context.obj, mirror or [], topic, output)
 
 
 @app.command()
@@ -291,10 +285,6 @@ def audit(
             "--against", metavar="FILE", help="Compare the destination with this statement instead."
         ),
     ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option("--key", metavar="PUB", help="The public key of whoever must have signed it."),
-    ] = None,
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Also write the report to this HTML page."),
@@ -310,14 +300,10 @@ def audit(
     from relay_pipelines.audit import command
 
     names = mirror or []
-    if against is not None or key is not None:
+    if against is not None:
+        command.refuse_a_part(request, html)
         return command.run_against(
-            context.obj,
-            names,
-            command.statement_to_audit(against, request, html),
-            key,
-            strict=request.strict,
-            as_json=as_json,
+            context.obj, names, against, strict=request.strict, as_json=as_json
         )
     replayed = None
     if replay is not None:

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.invocation import Invocation, require_writable, selected_mirrors, the_mirror
+from relay_pipelines.ledger import statement
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import read_newest
 from relay_pipelines.output import json_output, messages, tables
@@ -64,26 +65,21 @@ def attest(
     invocation: Invocation,
     names: Sequence[str],
     topic: str | None,
-    key: Path | None,
     output: Path | None,
 ) -> int:
     """Verify the ledger, and write a statement of it.
 
     Args:
-        key: signs it; None for no signature.
         output: where to write it; None for stdout.
 
     Raises:
         RelayError: the ledger is not what was committed, or nothing was.
     """
-    from relay_pipelines.ledger import statement  # cryptography is slow to import
-
     name, mirror = the_mirror(invocation.settings(), names)
     if output is not None:
         require_writable("--output", output)
-    private = None if key is None else statement.read_key(key)  # a wrong one fails at once
     clock = SystemClock()
-    parts = statement.attest(name, mirror, topic, private, format_time(clock.now_ms()), clock)
+    parts = statement.attest(name, mirror, topic, format_time(clock.now_ms()), clock)
     try:
         first = next(parts)  # all is verified before a file is opened
     except TamperedError as error:

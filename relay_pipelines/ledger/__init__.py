@@ -18,6 +18,6 @@ windows read only what `verified` has verified.
     offset_runs     which offsets of a chunk have a copy, or are copies, in few bytes
     offset_map      which destination offset is the copy of which source offset
     attested        reads and verifies it for a statement, entry by entry
-    statement       what a ledger said at some time, signed if wanted
+    statement       what a ledger said at some time
     ledger_columns  entries as a table
 """

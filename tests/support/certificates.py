@@ -50,17 +50,6 @@ def _chain(certificate: trustme.LeafCert, authority: trustme.CA) -> bytes:
     return b"".join(pem.bytes() for pem in chain)
 
 
-def private_pem(key: Any, password: bytes | None = None) -> bytes:
-    locked = serialization.BestAvailableEncryption(password) if password else None
-    return bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            locked or serialization.NoEncryption(),
-        )
-    )
-
-
 def encrypted(key: Path, target: Path, password: str) -> Path:
     """Write a private key once more, to be read with a password."""
     command = ["openssl", "pkcs8", "-topk8", "-in", str(key), "-out", str(target)]

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.against_statement import StatementAudit, audit_against
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
@@ -121,15 +119,13 @@ class World:
         with self.answering():
             return read_verified_ledger("m", self.mirror, Clock())
 
-    def attest(
-        self, key: Ed25519PrivateKey | None = None, topic: str | None = None
-    ) -> dict[str, Any]:
+    def attest(self, topic: str | None = None) -> dict[str, Any]:
         with self.answering():
-            text = b"".join(statement.attest("m", self.mirror, topic, key, MADE_AT, Clock()))
+            text = b"".join(statement.attest("m", self.mirror, topic, MADE_AT, Clock()))
         self.path.write_bytes(text)
         document: dict[str, Any] = json.loads(text)
         return document
 
-    def audit(self, trusted: Path | None = None, mirror: str = "m") -> StatementAudit:
+    def audit(self, mirror: str = "m") -> StatementAudit:
         with self.answering():
-            return audit_against(self.path, mirror, self.mirror, Clock(), trusted)
+            return audit_against(self.path, mirror, self.mirror, Clock())

@@ -412,7 +412,6 @@ MISTAKES = [
         "--topic t --offsets 1:2 --until 2026-01-31",
         "offsets and dates exclude each other; leave one of them out",
     ),
-    ("--key k.pem", "--key needs --against; name the statement"),
     (
         "--against s.json --topic t --level full",
         (

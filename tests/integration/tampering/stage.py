@@ -298,7 +298,7 @@ class Stage:
         """Write the statement of a mirror, and remember what is copied."""
         found = read_verified_ledger(mirror, self.settings(mirror), CLOCK)
         assert found.breaks == []
-        parts = attest(mirror, self.settings(mirror), None, None, "then", CLOCK)
+        parts = attest(mirror, self.settings(mirror), None, "then", CLOCK)
         self.statement(mirror).write_bytes(b"".join(parts))
         self.copied[mirror] = {at: one.next_offset for at, one in found.checkpoints.items()}
 
