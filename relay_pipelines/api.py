@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from relay_pipelines import settings
 from relay_pipelines.audit.request import AuditRequest
@@ -271,8 +270,8 @@ class Mirror:
         found.seconds = _CLOCK.monotonic() - started
         return found
 
-    def attest(self, topic: str | None = None) -> dict[str, Any]:
-        """Verify the ledger and return a statement of it, as `relay attest` writes it.
+    def attest(self, topic: str | None = None) -> str:
+        """Verify the ledger and return a statement of it, the lines that `relay attest` writes.
 
         Args:
             topic: only this source topic.
@@ -284,9 +283,8 @@ class Mirror:
         from relay_pipelines.ledger import statement
 
         made_at = format_time(_CLOCK.now_ms())
-        parts = statement.attest(self.name, self.settings, topic, made_at, _CLOCK)
-        document: dict[str, Any] = json.loads(b"".join(parts))
-        return document
+        lines = statement.attest(self.name, self.settings, topic, made_at, _CLOCK)
+        return b"".join(lines).decode()
 
     def translate_offsets(
         self, positions: Iterable[ConsumerPosition], to: Side = Side.DESTINATION

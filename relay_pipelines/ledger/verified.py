@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -109,15 +109,8 @@ def read_verified_ledger(
             found = snapshot.checkpoints
             read = partial(checkpoint.read_heads, client, name)
             heads = client.retry(read)
-            own_heads = {
-                tp: source_checkpoint.ledger_head for tp, source_checkpoint in found.items()
-            }
-
-            def head_of(mirror: str, tp: TopicPartition) -> LedgerHead | None:
-                # one that was read later may be a later one
-                return own_heads.get(tp) if mirror == name else heads.get(mirror, tp)
-
-            records += _up_to_the_heads(follower.settled_records() if kept else (), head_of)
+            family = FamilyHeads(name, found, heads)
+            records += up_to_heads(follower.settled_records() if kept else (), family)
     own = [record for record in records if record.entry.mirror == name]
     others = [record for record in records if record.entry.mirror != name]
     sources = found.keys() | {record.entry.source.topic_partition for record in own}
@@ -125,6 +118,7 @@ def read_verified_ledger(
         tp: kept.get(checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(name, tp)), 0)
         for tp in sources
     }
+    own_heads = {tp: known.ledger_head for tp, known in found.items()}
     chains = verify_chains(own, own_heads, kept_since_ms)
     for tp, source_checkpoint in found.items():
         chains[tp].breaks += not_of_checkpoint(chains[tp], source_checkpoint)
@@ -164,18 +158,29 @@ def _before(
     return read_before_ledger(client, name, copies)
 
 
-def _up_to_the_heads(
-    records: Iterable[LedgerRecord],
-    head_of: Callable[[str, TopicPartition], LedgerHead | None],
-) -> list[LedgerRecord]:
-    """Return the entries that were committed before the checkpoints were read."""
-    known: dict[tuple[str, TopicPartition], int] = {}
-    before = []
+@dataclass(frozen=True, slots=True)
+class FamilyHeads:
+    """Where the chains of a mirror and its replays end.
+
+    Args:
+        replays: read later than the checkpoints; for the mirror itself, it may know later ones.
+    """
+
+    name: str
+    checkpoints: Mapping[TopicPartition, Checkpoint]
+    replays: checkpoint.Heads
+
+    def get(self, mirror: str, tp: TopicPartition) -> LedgerHead | None:
+        """Return the head of a chain; None if there is none."""
+        if mirror != self.name:
+            return self.replays.get(mirror, tp)
+        known = self.checkpoints.get(tp)
+        return None if known is None else known.ledger_head
+
+
+def up_to_heads(records: Iterable[LedgerRecord], heads: FamilyHeads) -> Iterator[LedgerRecord]:
+    """Yield the entries that were committed before the checkpoints were read."""
     for record in records:
-        at = record.entry.mirror, record.entry.source.topic_partition
-        if at not in known:
-            head = head_of(*at)
-            known[at] = 0 if head is None else head.number
-        if record.entry.number <= known[at]:
-            before.append(record)
-    return before
+        head = heads.get(record.entry.mirror, record.entry.source.topic_partition)
+        if head is not None and record.entry.number <= head.number:
+            yield record

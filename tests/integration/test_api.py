@@ -80,7 +80,7 @@ def test_the_documented_programs(sides: Clusters, topic_name: str, tmp_path: Pat
     planned, copied, found, moved, attested = of_replay
     assert planned == f"{at}[0, 5) goes to {again}"
     assert (copied, found) == ("5 records replayed", checked)
-    assert (moved, attested) == (f"{at} 5 exact", "1 topic-partition")
+    assert (moved, attested) == (f"{at} 5 exact", "1 ledger entries")
     request = relay.ReplayRequest(topic_name, to=again.topic, partition=0, offsets=(0, 5))
     assert not mirror.plan_replay(request).plan.ranges
     repeated = mirror.replay(request)

@@ -206,8 +206,8 @@ def test_attest_ledger_and_audit_as_commands(
     settings = commands.mirror(mirror.source, mirror.destination, mirror.topic)
     config = str(commands.configured(tmp_path, {mirror.name: settings}))
     assert main(["-c", config, "attest"]) == 0
-    (only,) = json.loads(capfdbinary.readouterr().out)["topic_partitions"]
-    assert (only["records"], len(only["entries"])) == (100, 4)
+    _, *found, only = map(json.loads, capfdbinary.readouterr().out.splitlines())
+    assert (only["records"], only["entries"], len(found)) == (100, 4, 4)
     assert main(["-c", config, "ledger", "--json"]) == 0
     assert len(json.loads(capfdbinary.readouterr().out)) == 4
 

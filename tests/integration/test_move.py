@@ -206,8 +206,8 @@ def test_there_and_back(moving: Moving) -> None:
     until(lambda: not moving.may_write(), "the ACL")
     done = moving.relay("cut", "--yes")
     assert (done["state"], done["groups"]) == ("cut", [moving.group])
-    statement = json.loads(relay_here(moving.config, "attest").stdout)
-    at, _ = statement["move"]["cut"]
+    header, *_ = relay_here(moving.config, "attest").stdout.splitlines()
+    at, _ = json.loads(header)["move"]["cut"]
     assert (at["source_end"], at["missing"]) == (15, 0)
     assert at["destination_end"] == independent.settled_end(mirror.destination, mirror.at)
     mirror.assert_equal()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 from relay_pipelines.audit import spark_job
@@ -48,7 +46,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.source, self.copies = filled(*BATCHES), destination("a")
         self.copies.cleanup_policy = "delete"
-        self.path = folder / "statement.json"
+        self.path = folder / "statement.jsonl"
         self.rename_node("source")
 
     def rename_node(self, name: str) -> None:
@@ -119,12 +117,12 @@ class World:
         with self.answering():
             return read_verified_ledger("m", self.mirror, Clock())
 
-    def attest(self, topic: str | None = None) -> dict[str, Any]:
+    def attest(self, topic: str | None = None) -> list[str]:
+        """Write a statement, and return its lines."""
         with self.answering():
-            text = b"".join(statement.attest("m", self.mirror, topic, MADE_AT, Clock()))
-        self.path.write_bytes(text)
-        document: dict[str, Any] = json.loads(text)
-        return document
+            lines = [*statement.attest("m", self.mirror, topic, MADE_AT, Clock())]
+        self.path.write_bytes(b"".join(lines))
+        return [line.decode().removesuffix("\n") for line in lines]
 
     def audit(self, mirror: str = "m") -> StatementAudit:
         with self.answering():

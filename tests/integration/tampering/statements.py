@@ -17,7 +17,9 @@ from tests.integration.tampering.stage import CLOCK, Stage
 from tests.integration.tampering.views import Cell
 from tests.support.findings import differences
 
-Document = dict[str, Any]
+Line = dict[str, Any]
+Edit = Callable[[list[Line]], object]
+"""Changes the lines of a statement: a header, entries, and a line for each topic-partition."""
 REFUSED = "R"
 KINDS = ("what it shows",)
 
@@ -29,69 +31,83 @@ class Edited:
     name: str
     what: str
     expect: str
-    edit: Callable[[Document], object]
+    edit: Edit
 
 
-def _first(document: Document) -> Document:
-    found: Document = document["topic_partitions"][0]
-    return found
+def _entry(number: int, **fields: Any) -> Edit:
+    return lambda lines: lines[1 + number].update(fields)
 
 
-def _entry(number: int, **fields: Any) -> Callable[[Document], object]:
-    def edit(document: Document) -> None:
-        entries = _first(document)["entries"]
-        entry = json.loads(entries[number]) | fields
-        entries[number] = json.dumps(entry, separators=(",", ":"))
+def _header(**fields: Any) -> Edit:
+    return lambda lines: lines[0].update(fields)
+
+
+def _remove(number: int) -> Edit:
+    def edit(lines: list[Line]) -> None:
+        del lines[1 + number]
+        lines[0]["entries"] -= 1
 
     return edit
 
 
-def _cut(document: Document) -> None:
+def _cut(lines: list[Line]) -> None:
     """Leave out the newest entry, and make the one before it the head."""
-    first = _first(document)
-    newest = json.loads(first["entries"].pop())
-    first["head"] = {
+    *_, last = lines
+    newest = lines.pop(lines[0]["entries"])
+    lines[0]["entries"] -= 1
+    last["head"] = {
         "number": newest["number"] - 1,
         "hash": newest["previous"],
         "committed_at_ms": newest["previous_at_ms"],
     }
-    first["records"] -= newest["records"]
+    last["records"] -= newest["records"]
+
+
+def _without_topic_partition(lines: list[Line]) -> None:
+    tp = {name: lines[-1][name] for name in ("topic", "partition")}
+    lines[1:] = [
+        line for line in lines[1:-1] if line.get("source", {}).get("topic_partition") != tp
+    ]
+    lines[0] |= {
+        "topic_partitions": lines[0]["topic_partitions"] - 1,
+        "entries": sum("source" in line for line in lines),
+    }
 
 
 EDITED = [
     Edited("nothing", "nothing", ".", lambda _: None),
     Edited("entry", "an entry changed", "D", _entry(1, records=9)),
-    Edited("removed", "an entry removed", "D", lambda found: _first(found)["entries"].pop(1)),
+    Edited("removed", "an entry removed", "D", _remove(1)),
     Edited("newest", "the newest entry left out, and the head set to match", ".", _cut),
     Edited(
         "total",
         "the number of records in its summary changed",
         ".",
-        lambda found: _first(found).update(records=7),
+        lambda lines: lines[-1].update(records=7),
     ),
     Edited(
         "partition",
         "a topic-partition left out",
         ".",
-        lambda found: found["topic_partitions"].pop(),
+        _without_topic_partition,
     ),
-    Edited("time", "its time changed", ".", lambda found: found.update(made_at="2020-01-01")),
-    Edited("mirror", "its mirror changed", "R", lambda found: found.update(mirror="main")),
+    Edited("time", "its time changed", ".", _header(made_at="2020-01-01")),
+    Edited("mirror", "its mirror changed", "R", _header(mirror="main")),
     Edited(
         "cluster",
         "its cluster changed",
         "R",
-        lambda found: found.update(destination_cluster_id="another"),
+        _header(destination_cluster_id="another"),
     ),
 ]
 
 
 def look(stage: Stage, mirror: str, edited: Edited) -> list[Cell]:
     """Return what a comparison shows, for each of `KINDS`."""
-    document = json.loads(stage.statement(mirror).read_text())
-    edited.edit(document)
-    path = stage.folder / "edited.json"
-    path.write_text(json.dumps(document))
+    lines = [json.loads(line) for line in stage.statement(mirror).read_text().splitlines()]
+    edited.edit(lines)
+    path = stage.folder / "edited.jsonl"
+    path.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
     try:
         found = audit_against(path, mirror, stage.settings(mirror), CLOCK)
     except RelayError as error:
