@@ -239,6 +239,8 @@ def test_the_nearest_replica_is_read(
         assert sum(span.end - span.start for span in found) == count
         assert bool(read_bytes[ports[other]]) == begun
         assert read_bytes[ports[leader]] > 0
+        # the leader names a replica that was away a moment after it is in sync
+        until(lambda: read_as(f"rack-{other}")[1] == [other], "the nearest replica")
 
 
 def kill(broker: Broker) -> Callable[[], object]:

@@ -20,7 +20,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 def programs(mirror: str, topic: str) -> list[str]:
     """The programs of the page, with these names."""
     found = re.findall(
-        r"```python\n(import relay_pipelines as relay\n\nwith .*?)```", PAGE.read_text(), re.DOTALL
+        r"```python\n((?:import json\n\n)?import relay_pipelines as relay\n\nwith .*?)```",
+        PAGE.read_text(),
+        re.DOTALL,
     )
     return [
         text.replace('["orders"]', f'["{mirror}"]')
