@@ -46,7 +46,7 @@ def commit(
 def committed(cluster: Cluster, group: str, at: TopicPartition) -> tuple[int, str]:
     """Return the offset, below 0 if there is none, and the text beside it.
 
-    confluent-kafka reads that text beyond its end.
+    confluent-kafka commits that text with a 0 at its end, and reads one without it beyond its end.
     """
     admin = KafkaAdminClient(bootstrap_servers=list(cluster.bootstrap_servers))
     try:
@@ -54,4 +54,4 @@ def committed(cluster: Cluster, group: str, at: TopicPartition) -> tuple[int, st
     finally:
         admin.close()
     known = found.get(kafka.TopicPartition(at.topic, at.partition))
-    return (known.offset, known.metadata or "") if known else (-1, "")
+    return (known.offset, (known.metadata or "").rstrip("\0")) if known else (-1, "")
