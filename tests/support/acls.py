@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from relay_pipelines.model import Cluster
-from tests.support.independent import client, producer
+from tests.support.independent import client, producer, until
 
 TOPIC, GROUP, ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 CLUSTER = ResourceType.BROKER  # librdkafka's name for it; the resource is `kafka-cluster`
@@ -38,10 +38,13 @@ def acl(
 
 
 def grant(cluster: Cluster, acls: Iterable[AclBinding]) -> None:
-    """Create ACLs as whoever the cluster's credentials name."""
+    """Create ACLs as whoever the cluster's credentials name, and wait until they hold."""
+    wanted = set(acls)
     admin = AdminClient(client(cluster))  # which is to live until it has answered
-    for granted in admin.create_acls(list(acls)).values():
+    for granted in admin.create_acls(list(wanted)).values():
         granted.result(150)
+    # the controller answers a moment before the brokers know
+    until(lambda: wanted <= _known(admin), "the ACLs")
 
 
 def as_filter(acl: AclBinding) -> AclBindingFilter:
@@ -58,9 +61,19 @@ def as_filter(acl: AclBinding) -> AclBindingFilter:
 
 
 def revoke(cluster: Cluster, acls: Iterable[AclBinding]) -> None:
+    gone = set(acls)
     admin = AdminClient(client(cluster))
-    for deleted in admin.delete_acls(list(map(as_filter, acls))).values():
+    for deleted in admin.delete_acls(list(map(as_filter, gone))).values():
         deleted.result(150)
+    until(lambda: not gone & _known(admin), "the end of the ACLs")
+
+
+def _known(admin: AdminClient) -> set[AclBinding]:
+    every = AclBindingFilter(
+        *(ResourceType.ANY, None, ResourcePatternType.ANY),
+        *(None, None, AclOperation.ANY, AclPermissionType.ANY),
+    )
+    return set(admin.describe_acls(every).result(150))
 
 
 def may_write(cluster: Cluster, topic: str) -> bool:
