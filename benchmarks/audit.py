@@ -24,8 +24,8 @@ from relay_pipelines.audit.audit import begin
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.model import Cluster, CopyJob, CopyRange
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror, load
+from relay_pipelines.sides import Sides
 from tests.support import commands
 
 _QUICK_FACTOR = 0.02
@@ -61,7 +61,7 @@ def measure(source: Cluster, destination: Cluster, spec: Input) -> AuditCost:
         assert not any(outcome.error for outcome in copy_ranges(job, ranges))
 
     def audit(level: Level) -> None:
-        found = begin(topic, mirror, AuditRequest(level=level), SystemClock())
+        found = begin(Sides(topic, mirror), AuditRequest(level=level))
         done = spark_job.do_group(found.job, found.work)
         found.add(done.chunks, done.parts)
         assert found.exit_code == 0

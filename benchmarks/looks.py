@@ -36,6 +36,7 @@ from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 from tests.support import commands
 
@@ -188,7 +189,7 @@ def _planned(name: str, mirror: Mirror) -> None:
 
 def _audited(name: str, mirror: Mirror) -> None:
     """Do what a recount does, in one task."""
-    audit = begin(name, mirror, AuditRequest(level=Level.RECOUNT), _CLOCK)
+    audit = begin(Sides(name, mirror, _CLOCK), AuditRequest(level=Level.RECOUNT))
     done = spark_job.do_group(audit.job, audit.work)
     audit.add(done.chunks, done.parts)
     assert audit.exit_code == 0

@@ -36,6 +36,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 from tests.support import commands
 
@@ -64,18 +65,18 @@ def measure(source: Cluster, destination: Cluster) -> None:
         for number, others in enumerate(_OTHERS):
             fill(source, own)
             planned_ms = clock.now_ms()
-            with closing(LedgerFollower(destination, name, None, options, clock)) as follower:
+            with closing(LedgerFollower(Sides(name, mirror, clock).destination())) as follower:
                 ends = follower.start()
             copied = _copy_own(name, source, destination, own, number)
-            checkpoints = read_checkpoints(name, mirror, clock).checkpoints
+            checkpoints = read_checkpoints(Sides(name, mirror, clock)).checkpoints
             _write_state(client, checkpoints[copied[0].topic_partition], others)
             followed._READ.clear()  # noqa: SLF001 - as in a new process
             looks: list[Callable[[], object]] = [
                 *[partial(take_snapshot, name, mirror, clock, configs=False)] * 2,
-                partial(read_checkpoints, name, mirror, clock),
+                partial(read_checkpoints, Sides(name, mirror, clock)),
                 partial(checkpoint.read_heads, client, name),
                 partial(recount, name, copied, destination, options, clock, planned_ms, {}, ends),
-                *[partial(read_checkpoints, _OTHER, mirror, clock)] * 2,
+                *[partial(read_checkpoints, Sides(_OTHER, mirror, clock))] * 2,
             ]
             rows.append([others, *map(_cpu_ms, looks)])
             print(f"| {' | '.join(f'{figure:,.0f}' for figure in rows[-1])} |", flush=True)

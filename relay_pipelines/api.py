@@ -27,6 +27,7 @@ from relay_pipelines.run.run import Observer
 from relay_pipelines.run.run import run as copy
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
@@ -78,6 +79,7 @@ class Mirror:
     ) -> None:
         self.name = name
         self.settings = mirror
+        self._sides = Sides(name, mirror, _CLOCK)
         self._session = session
         self._mirrors = mirrors or {name: mirror}
         self._config = config
@@ -249,7 +251,8 @@ class Mirror:
         """
         from relay_pipelines.replay.replay import mirror_of_replay  # Arrow is slow to import
 
-        return Mirror(*mirror_of_replay(replay_id, self.name, self.settings, _CLOCK), self._session)
+        replay = mirror_of_replay(replay_id, self._sides)
+        return Mirror(replay.name, replay.mirror, self._session)
 
     def audit(self, request: AuditRequest | None = None) -> Audit:
         """Verify that the destination is what the source was, as `relay audit` does.
@@ -264,7 +267,7 @@ class Mirror:
         from relay_pipelines.audit import audit, spark_job  # Arrow and Spark are slow to import
 
         started = _CLOCK.monotonic()
-        found = audit.begin(self.name, self.settings, request or AuditRequest(), _CLOCK)
+        found = audit.begin(self._sides, request or AuditRequest())
         for _ in spark_job.read(found, self._session, f"relay-audit-{uuid.uuid4().hex[:12]}"):
             pass
         found.seconds = _CLOCK.monotonic() - started
@@ -283,7 +286,7 @@ class Mirror:
         from relay_pipelines.ledger import statement
 
         made_at = format_time(_CLOCK.now_ms())
-        lines = statement.attest(self.name, self.settings, topic, made_at, _CLOCK)
+        lines = statement.attest(self._sides, topic, made_at)
         return b"".join(lines).decode()
 
     def translate_offsets(

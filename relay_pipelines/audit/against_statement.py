@@ -22,9 +22,8 @@ from relay_pipelines.ledger.chain import Chain, verify_chain
 from relay_pipelines.ledger.statement import Attested, Statement, read_statement
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import ClusterClient, destination_client
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.sides import Sides
 
 _ANY_MS = 1 << 62  # a statement may begin with any entry: retention had taken those before it
 
@@ -48,7 +47,7 @@ class StatementAudit:
         return judge(self.coverage, self.findings)
 
 
-def audit_against(path: Path, name: str, mirror: Mirror, clock: Clock) -> StatementAudit:
+def audit_against(path: Path, sides: Sides) -> StatementAudit:
     """Compare the destination with a statement.
 
     Raises:
@@ -58,20 +57,20 @@ def audit_against(path: Path, name: str, mirror: Mirror, clock: Clock) -> Statem
     statement = read_statement(path)
     attested = [entry for each in statement.attested for entry in each.entries]
     copies = {entry.destination.topic_partition for entry in attested}
-    ledger = read_verified_ledger(name, mirror, clock, copies)
+    ledger = read_verified_ledger(sides, copies)
     _require_same_mirror(path, statement, ledger)
     audit = StatementAudit(statement, coverage=Coverage(entries=len(attested)))
     audit.findings += [
         _difference(broken.topic_partition, broken.what_and_where, Kind.BROKEN_CHAIN)
         for broken in ledger.breaks
     ]
-    there = read_destination_topics(mirror, ledger, clock, with_configs=False)
+    there = read_destination_topics(sides, ledger, with_configs=False)
     for each in statement.attested:
         audit.findings += _differences_of_statement(each)
         audit.findings += _differences_of_ledger(each, ledger)
         if replaced := there.replaced(ledger.checkpoints.get(each.source)):
             audit.findings.append(_difference(each.source, replaced))
-    _recount(audit, ledger, mirror, clock)
+    _recount(audit, ledger, sides)
     return audit
 
 
@@ -127,7 +126,7 @@ def _differences_of_ledger(attested: Attested, ledger: VerifiedLedger) -> Iterat
             )
 
 
-def _recount(audit: StatementAudit, ledger: VerifiedLedger, mirror: Mirror, clock: Clock) -> None:
+def _recount(audit: StatementAudit, ledger: VerifiedLedger, sides: Sides) -> None:
     """Count the attested records at the destination, and find the chunks that differ."""
     attested = {record.head.hash for each in audit.statement.attested for record in each.records}
     histories = {
@@ -144,10 +143,7 @@ def _recount(audit: StatementAudit, ledger: VerifiedLedger, mirror: Mirror, cloc
     accounted = ledger.accounted(
         entry for ledger_entries in histories.values() for entry in ledger_entries
     )
-    options = mirror.copy_options
-    with destination_client(
-        ledger.mirror, mirror.destination_cluster, options, clock, "audit"
-    ) as client:
+    with sides.destination("audit") as client:
         existing = _existing(histories, audit, client)
         known = KnownEntries(existing, later, ledger.replayed, accounted)
 

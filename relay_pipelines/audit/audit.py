@@ -46,7 +46,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.policies import stretches
 from relay_pipelines.protocol.admin import CLEANUP_POLICY
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 BY_RECORD = "record by record"
 BY_KEY = "key by key, because it is compacted"
@@ -331,7 +331,7 @@ def default_seed(clock: Clock) -> str:
     return str(dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date())
 
 
-def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Audit:
+def begin(sides: Sides, request: AuditRequest) -> Audit:
     """Verify the ledger, and find what to count and to compare. On the driver.
 
     Args:
@@ -343,17 +343,17 @@ def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Aud
         RelayError: a cluster does not answer, or refuses.
     """
     if request.level is Level.SAMPLE and not request.seed:
-        request = replace(request, seed=default_seed(clock))
-    ledger = read_verified_ledger(name, mirror, clock)
+        request = replace(request, seed=default_seed(sides.clock))
+    ledger = read_verified_ledger(sides)
     level, reads = request.level, request.level is not Level.LEDGER
-    there = read_destination_topics(mirror, ledger, clock, with_configs=reads)
+    there = read_destination_topics(sides, ledger, with_configs=reads)
     entries = [entry for chain in ledger.chains.values() for entry in _entries(chain)]
     broken = {tp for tp, chain in ledger.chains.items() if chain.breaks and request.has(tp)}
     without_chunks = _without_chunks(request, ledger)
     selected = _select(request, entries, ledger, broken, without_chunks)
-    destination = replace(mirror.destination_cluster, id=ledger.cluster_id)
-    job = AuditJob(name, (), destination, mirror.copy_options)
-    audit = Audit(name, request, job, {})
+    destination = replace(sides.mirror.destination_cluster, id=ledger.cluster_id)
+    job = AuditJob(sides.name, (), destination, sides.mirror.copy_options)
+    audit = Audit(sides.name, request, job, {})
     for each in selected:
         partition_audit = audit.partitions[each.topic_partition] = PartitionAudit(
             coverage(each.range, each.entries, each.copied_to),
@@ -373,9 +373,9 @@ def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Aud
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if not reads:
         return audit
-    logs = _source_logs(audit, mirror, ledger, clock)
+    logs = _source_logs(audit, sides, ledger)
     audit.job = replace(job, nodes=tuple(logs.clusters))
-    source_configs = followed(mirror.topics, logs.configs)
+    source_configs = followed(sides.mirror.topics, logs.configs)
     if level in {Level.RECOUNT, Level.FULL}:
         _plan_recount(audit, selected, entries, ledger, source_configs)
         _plan_uncopied(audit, request, selected, entries, ledger)
@@ -388,7 +388,7 @@ def begin(name: str, mirror: Mirror, request: AuditRequest, clock: Clock) -> Aud
     return audit
 
 
-def _source_logs(audit: Audit, mirror: Mirror, ledger: VerifiedLedger, clock: Clock) -> SourceLogs:
+def _source_logs(audit: Audit, sides: Sides, ledger: VerifiedLedger) -> SourceLogs:
     """Ask the source; a recount can do without it, and says that it does not know its policies.
 
     Raises:
@@ -397,7 +397,7 @@ def _source_logs(audit: Audit, mirror: Mirror, ledger: VerifiedLedger, clock: Cl
     topics = {tp.topic for tp in audit.partitions}
     compares = audit.level.compares
     try:
-        logs = read_source_logs(mirror, ledger, topics, clock, patient=compares)
+        logs = read_source_logs(sides, ledger, topics, patient=compares)
     except RelayError as error:
         if compares:
             raise

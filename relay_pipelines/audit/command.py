@@ -29,7 +29,7 @@ from relay_pipelines.output.tables import show
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.request import asked_fields
 from relay_pipelines.run.session import Session, StopSignal
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 _Done = tuple[str, Audit | None]
 """The name of a mirror, and what was found; None if it could not be audited."""
@@ -89,7 +89,7 @@ def run(
     names: Sequence[str],
     request: AuditRequest,
     written: Written,
-    replayed: Callable[[str, Mirror], tuple[str, Mirror]] | None = None,
+    replayed: Callable[[Sides], Sides] | None = None,
     *,
     as_json: bool,
 ) -> int:
@@ -106,8 +106,8 @@ def run(
             for name, mirror in selected_mirrors(settings, names).items():
                 audit = None
                 with invocation.reporting_errors(name):
-                    bound = replayed(name, mirror) if replayed else (name, mirror)
-                    audit = _audit(*bound, session, request)
+                    sides = Sides(name, mirror)
+                    audit = _audit(replayed(sides) if replayed else sides, session, request)
                     for topic in set(request.topics) - audit.topics.keys():
                         invocation.fail(no_entries(topic, audit.topics), name)
                     report(invocation, audit, as_json=as_json)
@@ -162,7 +162,7 @@ def run_against(
         against: the statement.
     """
     name, mirror = the_mirror(invocation.settings(), names)
-    statement_audit = audit_against(against, name, mirror, SystemClock())
+    statement_audit = audit_against(against, Sides(name, mirror))
     statement = statement_audit.statement
     passed = _report(
         invocation, name, statement_audit.verdict, statement_audit.findings, strict=strict
@@ -198,10 +198,9 @@ def _report(
     return passed
 
 
-def _audit(name: str, mirror: Mirror, session: Session, request: AuditRequest) -> Audit:
-    clock = SystemClock()
-    started = clock.monotonic()
-    audit = begin(name, mirror, request, clock)
+def _audit(sides: Sides, session: Session, request: AuditRequest) -> Audit:
+    started = sides.clock.monotonic()
+    audit = begin(sides, request)
     if audit.work:
         from relay_pipelines.audit import spark_job  # Spark is slow to import
 
@@ -209,11 +208,11 @@ def _audit(name: str, mirror: Mirror, session: Session, request: AuditRequest) -
         tag = f"relay-audit-{uuid.uuid4().hex[:12]}"
         results = spark_job.read(audit, session, tag)
         what = f"{plural(len(audit.partitions), 'topic-partition')}, level {audit.level}"
-        reading = bytes_progress(f"{name}: read", total, what, stderr())
+        reading = bytes_progress(f"{sides.name}: read", total, what, stderr())
         with reading as advance, closing(results):
             for result in results:
                 advance(result.size_bytes)
-    audit.seconds = clock.monotonic() - started
+    audit.seconds = sides.clock.monotonic() - started
     return audit
 
 

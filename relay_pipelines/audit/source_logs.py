@@ -19,17 +19,14 @@ from relay_pipelines.audit.recount import REPLACED
 from relay_pipelines.audit.retention import Configs
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.ledger.verified import VerifiedLedger
-from relay_pipelines.model import Checkpoint, Cluster, CopyOptions, NodeIdentity, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, NodeIdentity, TopicPartition
 from relay_pipelines.protocol.admin import topic_configs
 from relay_pipelines.protocol.client import (
     LATEST,
     READ_UNCOMMITTED,
     ClusterClient,
-    destination_client,
-    source_client,
 )
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 GONE = "the source no longer has the topic"
 _RECREATED = "the source topic was created again since they were copied"
@@ -117,7 +114,7 @@ def _is_own(log: NodeIdentity, node: str, checkpoint: Checkpoint | None) -> bool
 
 
 def read_source_logs(
-    mirror: Mirror, ledger: VerifiedLedger, topics: set[str], clock: Clock, *, patient: bool
+    sides: Sides, ledger: VerifiedLedger, topics: set[str], *, patient: bool
 ) -> SourceLogs:
     """Ask every node that is not in quarantine, all at once.
 
@@ -130,16 +127,14 @@ def read_source_logs(
     found = SourceLogs(
         away={
             node.name: "is in quarantine"
-            for node in mirror.nodes
+            for node in sides.mirror.nodes
             if node.name in ledger.quarantined
         }
     )
-    nodes = [node for node in mirror.nodes if node.name not in ledger.quarantined]
+    nodes = [node for node in sides.mirror.nodes if node.name not in ledger.quarantined]
     if not nodes:
         return found
-    ask = partial(
-        _ask, ledger.mirror, topics, mirror.copy_options, clock, patient and len(nodes) == 1
-    )
+    ask = partial(_ask, sides, topics, patient and len(nodes) == 1)
     with ThreadPoolExecutor(len(nodes), thread_name_prefix="audit") as pool:
         answers = [*pool.map(ask, nodes)]
     errors = [answer for answer in answers if isinstance(answer, RelayError)]
@@ -160,15 +155,13 @@ _Answer = tuple[Cluster, Mapping[str, NodeIdentity], Configs]
 
 
 def _ask(
-    name: str,
+    sides: Sides,
     topics: set[str],
-    options: CopyOptions,
-    clock: Clock,
     patient: bool,  # noqa: FBT001 - of a partial
     node: Cluster,
 ) -> _Answer | RelayError:
     """Return what a node has of the topics; or the error."""
-    with source_client(name, node, options, clock, "audit") as client:
+    with sides.source(node, "audit") as client:
 
         def look() -> _Answer:
             existing = client.existing(topics)
@@ -223,14 +216,13 @@ class DestinationTopics:
 
 
 def read_destination_topics(
-    mirror: Mirror, ledger: VerifiedLedger, clock: Clock, *, with_configs: bool
+    sides: Sides, ledger: VerifiedLedger, *, with_configs: bool
 ) -> DestinationTopics:
     """Ask for every topic to which the mirror has copied.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    options = mirror.copy_options
     copies = [checkpoint.copies for checkpoint in ledger.checkpoints.values() if checkpoint.copies]
     topics = {each.topic_partition.topic for each in copies}
     topics |= {  # after a changed name, copies are in the former topic, too
@@ -244,14 +236,8 @@ def read_destination_topics(
         for tp, checkpoint in ledger.checkpoints.items()
         if checkpoint.copies and not ledger.chains[tp].records
     }
-    with destination_client(
-        ledger.mirror, mirror.destination_cluster, options, clock, "audit"
-    ) as client:
-
-        def ask() -> DestinationTopics:
-            return _asked(client, topics, expired, with_configs=with_configs)
-
-        return client.retry(ask)
+    with sides.destination("audit") as client:
+        return client.retry(partial(_asked, client, topics, expired, with_configs=with_configs))
 
 
 def _asked(

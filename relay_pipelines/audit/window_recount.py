@@ -162,7 +162,8 @@ class _WindowCount:
         # before the ledger, which then has every entry that a head leads to
         heads = client.retry(partial(read_heads, client, client.mirror, settled=settled))
         records = read_ledger(
-            *(client.cluster, client.mirror, client.options, client.clock, since),
+            client,
+            since,
             settled=settled,
             with_replays=True,
             only_own_must_be_entries=True,

@@ -8,6 +8,7 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import node_selection
 
 
@@ -21,7 +22,7 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
 
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         settings = kafka.mirror(mirror)
-        stored = reader.read_checkpoints(mirror, settings, kafka.clock)
+        stored = reader.read_checkpoints(Sides(mirror, settings, kafka.clock))
         states = node_selection.probe(mirror, settings, kafka.clock, stored)
         verdicts = node_selection.choose_node(settings, states, stored).verdicts
         return next(result(verdict) for verdict in verdicts if verdict.name == node.name)

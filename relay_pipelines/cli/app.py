@@ -15,7 +15,6 @@ from relay_pipelines.cli.request_options import asks_for
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.offsets.request import OffsetsAction, OffsetsRequest
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.schemas.request import SchemasRequest
 
@@ -309,7 +308,7 @@ def audit(
     if replay is not None:
         from relay_pipelines.replay.replay import mirror_of_replay
 
-        replayed = partial(mirror_of_replay, replay, clock=SystemClock())
+        replayed = partial(mirror_of_replay, replay)
     written = command.Written(html, textfile)
     return command.run(context.obj, names, request, written, replayed, as_json=as_json)
 

@@ -17,6 +17,7 @@ from relay_pipelines.ledger.reader import read_newest
 from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import format_time, stdout
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.sides import Sides
 
 _SHOWN = 20  # entries of each mirror, for people
 
@@ -43,8 +44,7 @@ def ledger(
     ledger_records: list[LedgerRecord] = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
-            at = mirror.destination_cluster, name, mirror.copy_options, SystemClock()
-            records = read_newest(*at, last or _SHOWN, topic)
+            records = read_newest(Sides(name, mirror), last or _SHOWN, topic)
             ledger_records += records
             if as_json:
                 continue
@@ -79,7 +79,7 @@ def attest(
     if output is not None:
         require_writable("--output", output)
     clock = SystemClock()
-    parts = statement.attest(name, mirror, topic, format_time(clock.now_ms()), clock)
+    parts = statement.attest(Sides(name, mirror, clock), topic, format_time(clock.now_ms()))
     try:
         first = next(parts)  # all is verified before a file is opened
     except TamperedError as error:

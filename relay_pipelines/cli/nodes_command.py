@@ -14,6 +14,7 @@ from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import node_selection
 
 
@@ -24,7 +25,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             try:
-                stored = reader.read_checkpoints(name, mirror, clock, patient=False)
+                stored = reader.read_checkpoints(Sides(name, mirror, clock), patient=False)
             except RelayError as error:  # the nodes can still be compared with each other
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
@@ -52,7 +53,7 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
     _refuse_unknown(mirrors.values(), nodes)
     for name, mirror in mirrors.items():
         with invocation.reporting_errors(name):
-            quarantined = reader.read_checkpoints(name, mirror, clock).quarantined
+            quarantined = reader.read_checkpoints(Sides(name, mirror, clock)).quarantined
             no_longer = {node: "" for node in nodes if node in quarantined}
             to, options = mirror.destination_cluster, mirror.copy_options
             owners.set_quarantine(name, to, no_longer, options, clock)

@@ -15,8 +15,9 @@ from relay_pipelines.ledger.accounted import ChunkCopies, destination_offsets, s
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED
-from relay_pipelines.protocol.clock import SystemClock, moment_ms
+from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
 def given_chunks(selection: Selection, text: str) -> list[Range]:
@@ -155,10 +156,8 @@ def window_entries(
     name: str, mirror: Mirror, topics: Collection[str], windows: Sequence[str]
 ) -> list[LedgerEntry]:
     """Return the chunks of topics that were copied in these windows, in order."""
-    ledger_records = read_ledger(
-        *(mirror.destination_cluster, name, mirror.copy_options, SystemClock()),
-        planned_ms(windows),
-    )
+    with Sides(name, mirror).destination("ledger") as client:
+        ledger_records = read_ledger(client, planned_ms(windows))
     return [
         record.entry
         for record in ledger_records

@@ -21,6 +21,7 @@ from relay_pipelines.demo.shop import MIRROR, TRACE_ID
 from relay_pipelines.errors import RetriableError
 from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 
 _MESSAGES = 5_000
@@ -162,7 +163,9 @@ class Ledger:
     """All entries that the mirror has committed."""
 
     def __init__(self, destination: Cluster, clock: Clock) -> None:
-        self._follower = LedgerFollower(destination, MIRROR, None, CopyOptions(), clock)
+        self._follower = LedgerFollower(
+            destination_client(MIRROR, destination, CopyOptions(), clock, "ledger")
+        )
         self._began = False
         self.entries: list[LedgerEntry] = []
         self.close = self._follower.close

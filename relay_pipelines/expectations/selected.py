@@ -21,6 +21,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.config_types import LongDuration
 from relay_pipelines.settings.expectations import CheckSeverity
 from relay_pipelines.settings.validation_errors import nearest
+from relay_pipelines.sides import Sides
 
 _WINDOWS_SHOWN = 10
 
@@ -97,9 +98,8 @@ def windows(
     """
     now_ms = clock.now_ms()
     since_ms = None if request.last_ms is None else now_ms - request.last_ms
-    ledger_records = read_ledger(
-        mirror.destination_cluster, name, mirror.copy_options, clock, since_ms, settled=True
-    )
+    with Sides(name, mirror, clock).destination("ledger") as client:
+        ledger_records = read_ledger(client, since_ms, settled=True)
     entries = [record.entry for record in ledger_records]
     _require_window(request, entries)
     copied = from_ledger(
@@ -159,7 +159,7 @@ def validate(
 
 def _begun(name: str, mirror: Mirror, clock: Clock) -> list[str]:
     """Return the source topics that the mirror has begun and still selects."""
-    snapshot = read_checkpoints(name, mirror, clock)
+    snapshot = read_checkpoints(Sides(name, mirror, clock))
     topics = {*snapshot.starts, *(tp.topic for tp in snapshot.checkpoints)} - {""}
     decisions = select(sorted(topics), mirror.topics.allow, mirror.topics.deny)
     return [decision.topic for decision in decisions if decision.included]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO
@@ -21,9 +20,7 @@ from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import LedgerFollower, read_checkpoints
 from relay_pipelines.ledger.verified import FamilyHeads, read_verified_ledger, up_to_heads
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
-from relay_pipelines.protocol.client import destination_client
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
 @dataclass(slots=True)
@@ -89,9 +86,7 @@ class AttestedLedger:
     move: dict[str, Any] | None
 
 
-def read_attested(
-    name: str, mirror: Mirror, topic: str | None, clock: Clock, file: BinaryIO
-) -> AttestedLedger:
+def read_attested(sides: Sides, topic: str | None, file: BinaryIO) -> AttestedLedger:
     """Verify every entry that the ledger still holds, and write them to a file, one a line.
 
     Args:
@@ -101,25 +96,24 @@ def read_attested(
         TamperedError: the ledger is not what was committed; its notes name each place.
         RelayError: the destination does not answer, or refuses.
     """
-    options, to = mirror.copy_options, mirror.destination_cluster
-    following = _Following(name, topic, file)
-    follower = LedgerFollower(to, name, None, options, clock, with_replays=True)
-    with destination_client(name, to, options, clock, "ledger") as client, closing(follower):
-        move = client.retry(partial(checkpoint.read_move, client, name))
+    following = _Following(sides.name, topic, file)
+    with sides.destination("ledger") as client:
+        follower = LedgerFollower(client, with_replays=True)
+        move = client.retry(partial(checkpoint.read_move, client, sides.name))
         ask = partial(ledger_kept_since_ms, client)
         kept = client.retry(ask)  # without the topic, checkpoints still know how many there were
         if kept:
-            follower.client.retry(follower.rewind)
+            client.retry(follower.rewind)
             following.add(follower.settled())
-        checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
-        read = partial(checkpoint.read_heads, client, name)
-        heads = FamilyHeads(name, checkpoints, client.retry(read))
+        checkpoints = read_checkpoints(sides, settled=True).checkpoints
+        read = partial(checkpoint.read_heads, client, sides.name)
+        heads = FamilyHeads(sides.name, checkpoints, client.retry(read))
         if kept:
             following.add(up_to_heads(follower.settled(), heads))
         cluster_id = client.cluster_id
     chains = following.unbroken(heads, kept)
     if chains is None:
-        chains, checkpoints = _read_again(name, mirror, topic, clock, file)
+        chains, checkpoints = _read_again(sides, topic, file)
     return AttestedLedger(
         cluster_id, chains, checkpoints, None if move is None else checkpoint.fields_of(move)
     )
@@ -192,14 +186,14 @@ class _Following:
 
 
 def _read_again(
-    name: str, mirror: Mirror, topic: str | None, clock: Clock, file: BinaryIO
+    sides: Sides, topic: str | None, file: BinaryIO
 ) -> tuple[dict[TopicPartition, AttestedChain], Mapping[TopicPartition, Checkpoint]]:
     """Verify entries of which some are lost, have expired, or are not what was committed."""
-    ledger = read_verified_ledger(name, mirror, clock)
+    ledger = read_verified_ledger(sides)
     own = {tp: chain for tp, chain in ledger.chains.items() if topic in {None, tp.topic}}
     breaks = [broken for chain in own.values() for broken in chain.breaks]
     if breaks:
-        raise _tampered(name, breaks)
+        raise _tampered(sides.name, breaks)
     file.seek(0)
     file.truncate()
     chains = {}

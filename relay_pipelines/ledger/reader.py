@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,19 +26,17 @@ from relay_pipelines.ledger.checkpoint import (
     wait_for_open_transactions,
 )
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
     READ_COMMITTED,
     ClusterClient,
-    destination_client,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.protocol.retries import LEAST_SECONDS
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 CLOCK_SKEW_MS = 600_000
 """Entries have the time of the machine that committed them; clocks may differ by this much."""
@@ -57,7 +54,7 @@ class LedgerFollower:
     """Reads ledger entries as they are committed, from the ledger's end at the call of `start`.
 
     Args:
-        mirror: whose entries to read.
+        client: of the destination, for the mirror whose entries to read.
         run_id: whose entries to read; None for all runs.
         with_replays: as of `key_prefixes`; an entry names its mirror or replay.
         only_own_must_be_entries: leave out what cannot be read under the names of others.
@@ -65,18 +62,15 @@ class LedgerFollower:
 
     def __init__(
         self,
-        destination: Cluster,
-        mirror: str,
-        run_id: str | None,
-        options: CopyOptions,
-        clock: Clock,
+        client: ClusterClient,
+        run_id: str | None = None,
         *,
         with_replays: bool = False,
         only_own_must_be_entries: bool = False,
     ) -> None:
-        self._required = key_prefixes(mirror) if only_own_must_be_entries else (b"",)
-        self._prefixes = key_prefixes(mirror, with_replays=with_replays)
-        self.client = destination_client(mirror, destination, options, clock, "ledger")
+        self.client = client
+        self._required = key_prefixes(client.mirror) if only_own_must_be_entries else (b"",)
+        self._prefixes = key_prefixes(client.mirror, with_replays=with_replays)
         self._run_id = run_id
         self._positions: dict[TopicPartition, int] = {}
         self.is_silent = False
@@ -312,14 +306,7 @@ def _by_time(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
     return sorted(records, key=committed_at_ms)
 
 
-def read_newest(
-    destination: Cluster,
-    mirror: str,
-    options: CopyOptions,
-    clock: Clock,
-    count: int,
-    topic: str | None = None,
-) -> list[LedgerRecord]:
+def read_newest(sides: Sides, count: int, topic: str | None = None) -> list[LedgerRecord]:
     """Return a mirror's newest entries and those of its replays, oldest first; with retries.
 
     Args:
@@ -328,19 +315,14 @@ def read_newest(
     Raises:
         RelayError: the destination is not reachable.
     """
-    with closing(
-        LedgerFollower(destination, mirror, None, options, clock, with_replays=True)
-    ) as follower:
-        ask = partial(follower.newest, count, topic)
+    with sides.destination("ledger") as client:
+        ask = partial(LedgerFollower(client, with_replays=True).newest, count, topic)
         # retention may delete the oldest entries before they are read
-        return follower.client.retry(ask, also=(DataLossError,))
+        return client.retry(ask, also=(DataLossError,))
 
 
 def read_ledger(
-    destination: Cluster,
-    mirror: str,
-    options: CopyOptions,
-    clock: Clock,
+    client: ClusterClient,
     since: Since = None,
     *,
     settled: bool = False,
@@ -353,15 +335,11 @@ def read_ledger(
         RelayError: the destination is not reachable.
     """
     follower = LedgerFollower(
-        destination,
-        *(mirror, None, options, clock),
-        with_replays=with_replays,
-        only_own_must_be_entries=only_own_must_be_entries,
+        client, with_replays=with_replays, only_own_must_be_entries=only_own_must_be_entries
     )
-    with closing(follower):
-        ask = partial(follower.records, since, settled=settled)
-        # retention may delete the oldest entries before they are read
-        return follower.client.retry(ask, also=(DataLossError,))
+    ask = partial(follower.records, since, settled=settled)
+    # retention may delete the oldest entries before they are read
+    return client.retry(ask, also=(DataLossError,))
 
 
 def read_records(
@@ -407,13 +385,7 @@ def _ledger_record(
 
 
 def read_checkpoints(
-    name: str,
-    mirror: Mirror,
-    clock: Clock,
-    *,
-    settled: bool = False,
-    patient: bool = True,
-    only_readable: bool = False,
+    sides: Sides, *, settled: bool = False, patient: bool = True, only_readable: bool = False
 ) -> CheckpointSnapshot:
     """Read only a mirror's checkpoints, start records and quarantined nodes.
 
@@ -426,14 +398,13 @@ def read_checkpoints(
     Raises:
         RelayError: the destination does not answer.
     """
-    cluster, options = mirror.destination_cluster, mirror.copy_options
-    with destination_client(name, cluster, options, clock) as client:
+    with sides.destination() as client:
 
         def ask() -> CheckpointSnapshot:
             if not client.has_topic(checkpoint.TOPIC):
                 return CheckpointSnapshot()
             if settled:
                 checkpoint.wait_for_open_transactions(client, homes(checkpoint.TOPIC))
-            return checkpoint.read_all(client, name, only_readable=only_readable)
+            return checkpoint.read_all(client, sides.name, only_readable=only_readable)
 
         return client.retry(ask, patient=patient)

@@ -23,8 +23,7 @@ from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.attested import read_attested
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 _KIND, _VERSION = "statement of relay_pipelines", 1
 _NEW_STATEMENT = "`relay attest --output FILE` writes one"
@@ -65,9 +64,7 @@ class Statement:
     attested: tuple[Attested, ...]
 
 
-def attest(
-    name: str, mirror: Mirror, topic: str | None, made_at: str, clock: Clock
-) -> Iterator[bytes]:
+def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
     """Verify the ledger of a mirror, and yield a statement of it, line by line.
 
     Before the first line, everything is verified. Memory does not grow with the number of entries:
@@ -82,7 +79,7 @@ def attest(
         RelayError: the destination does not answer, or refuses.
     """
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:
-        ledger = read_attested(name, mirror, topic, clock, file)
+        ledger = read_attested(sides, topic, file)
         entries = sum(chain.copied.entries for chain in ledger.chains.values())
         if not entries:
             of = "this mirror" if topic is None else f"topic {topic!r}"
@@ -92,7 +89,7 @@ def attest(
                 "kind": _KIND,
                 "version": _VERSION,
                 "relay_pipelines": importlib.metadata.version("relay_pipelines"),
-                "mirror": name,
+                "mirror": sides.name,
                 "made_at": made_at,
                 "destination_cluster_id": ledger.cluster_id,
                 "source_cluster_ids": _source_cluster_ids(ledger.checkpoints.values()),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
@@ -31,9 +30,8 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.protocol.client import ClusterClient, destination_client
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.sides import Sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +78,7 @@ class VerifiedLedger:
         return [broken for chain in self.chains.values() for broken in chain.breaks]
 
 
-def read_verified_ledger(
-    name: str, mirror: Mirror, clock: Clock, copies: Iterable[TopicPartition] = ()
-) -> VerifiedLedger:
+def read_verified_ledger(sides: Sides, copies: Iterable[TopicPartition] = ()) -> VerifiedLedger:
     """Read every entry that the ledger still holds, and verify the chains.
 
     Args:
@@ -92,30 +88,29 @@ def read_verified_ledger(
         TamperedError: a record is no entry.
         RelayError: the destination does not answer, or refuses.
     """
-    options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options, clock, "ledger") as client:
+    with sides.destination("ledger") as client:
         ask = partial(ledger_kept_since_ms, client)
         kept = client.retry(ask)
         cluster_id = client.cluster_id
-        look = partial(_before, client, name, copies)
+        look = partial(_before, client, sides.name, copies)
         before = client.retry(look)
         records: list[LedgerRecord] = []
         # without the topic, the checkpoints still know how many entries there were
-        with closing(_follower(name, mirror, clock)) as follower:
-            if kept:
-                follower.client.retry(follower.rewind)
-                records = follower.settled_records()
-            snapshot = read_checkpoints(name, mirror, clock, settled=True)
-            found = snapshot.checkpoints
-            read = partial(checkpoint.read_heads, client, name)
-            heads = client.retry(read)
-            family = FamilyHeads(name, found, heads)
-            records += up_to_heads(follower.settled_records() if kept else (), family)
-    own = [record for record in records if record.entry.mirror == name]
-    others = [record for record in records if record.entry.mirror != name]
+        follower = LedgerFollower(client, with_replays=True)
+        if kept:
+            client.retry(follower.rewind)
+            records = follower.settled_records()
+        snapshot = read_checkpoints(sides, settled=True)
+        found = snapshot.checkpoints
+        read = partial(checkpoint.read_heads, client, sides.name)
+        heads = client.retry(read)
+        family = FamilyHeads(sides.name, found, heads)
+        records += up_to_heads(follower.settled_records() if kept else (), family)
+    own = [record for record in records if record.entry.mirror == sides.name]
+    others = [record for record in records if record.entry.mirror != sides.name]
     sources = found.keys() | {record.entry.source.topic_partition for record in own}
     kept_since_ms = {
-        tp: kept.get(checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(name, tp)), 0)
+        tp: kept.get(checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(sides.name, tp)), 0)
         for tp in sources
     }
     own_heads = {tp: known.ledger_head for tp, known in found.items()}
@@ -129,21 +124,17 @@ def read_verified_ledger(
     counted = [record for chain in chains.values() for record in chain.records] + replays
     entries = [record.entry for record in counted]
     return VerifiedLedger(
-        *(name, cluster_id, chains, found, before, entries),
-        *(snapshot.created, _quarantined(name, mirror, clock) or snapshot.quarantined),
+        *(sides.name, cluster_id, chains, found, before, entries),
+        *(snapshot.created, _quarantined(sides) or snapshot.quarantined),
     )
 
 
-def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
+def _quarantined(sides: Sides) -> Mapping[str, str]:
     """Return which nodes the mirror of a replay must not read; empty if it is no replay."""
-    of_mirror = name.partition(checkpoint.REPLAY)[0]
-    return {} if of_mirror == name else read_checkpoints(of_mirror, mirror, clock).quarantined
-
-
-def _follower(name: str, mirror: Mirror, clock: Clock) -> LedgerFollower:
-    return LedgerFollower(
-        *(mirror.destination_cluster, name, None, mirror.copy_options, clock), with_replays=True
-    )
+    of_mirror = sides.name.partition(checkpoint.REPLAY)[0]
+    if of_mirror == sides.name:
+        return {}
+    return read_checkpoints(replace(sides, name=of_mirror)).quarantined
 
 
 def _before(

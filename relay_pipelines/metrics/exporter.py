@@ -29,6 +29,7 @@ from relay_pipelines.plan.positions import Position, open_since
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import oldest_seconds
 
@@ -182,9 +183,8 @@ class _Watch:
 
     def __post_init__(self) -> None:
         self._looker = Looker(self.name, self.mirror, self.clock)
-        self._ledger = LedgerFollower(
-            self.mirror.destination_cluster, self.name, None, self.mirror.copy_options, self.clock
-        )
+        sides = Sides(self.name, self.mirror, self.clock)
+        self._ledger = LedgerFollower(sides.destination("ledger"))
 
     def look(self) -> None:
         """Look at the clusters; if one is away, nothing else is known."""

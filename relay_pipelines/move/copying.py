@@ -14,6 +14,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run, run_plan
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -57,7 +58,7 @@ def audit_all(
         TamperedError: the copies are not what was read.
         RelayError: they could not be audited.
     """
-    audit = audits.begin(name, mirror, asked, clock)
+    audit = audits.begin(Sides(name, mirror, clock), asked)
     for _ in spark_job.read(audit, session, f"relay-audit-{uuid.uuid4().hex[:12]}"):
         pass
     if audit.exit_code:

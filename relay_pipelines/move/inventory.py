@@ -33,6 +33,7 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits, ListedGroup
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 Nodes = Mapping[str, ClusterClient]
@@ -268,7 +269,7 @@ def read_groups(
         partitions = {position.topic_partition for position in snapshot.positions}
         topics = {tp.topic for tp in partitions}
         look = look_at_source(source, mirror, partitions)
-        ledger = read_verified_ledger(name, mirror, clock, look.copies)
+        ledger = read_verified_ledger(Sides(name, mirror, clock), look.copies)
         translation = translation_of(ledger, destination, look)
         positions = {
             group: [

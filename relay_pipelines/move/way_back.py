@@ -66,6 +66,7 @@ from relay_pipelines.protocol.reader import read
 from relay_pipelines.replay.replay import require_copyable
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
 
 _LOOK_BYTES = 64 << 10
@@ -125,7 +126,7 @@ class WayBackSteps:
             if tp not in ended and not (accepts and isinstance(error, DataLossError)):
                 raise error
         if not accepts:
-            known = read_checkpoints(self.own_name, self.own, self.clock)
+            known = read_checkpoints(Sides(self.own_name, self.own, self.clock))
             _require_kept(destination, self.record, known)
         return snapshot
 
@@ -246,7 +247,7 @@ class WayBackSteps:
         """
         self.say("auditing what was mirrored back")
         asked = AuditRequest(level=self.request.level)
-        known = read_checkpoints(self.own_name, self.own, self.clock)
+        known = read_checkpoints(Sides(self.own_name, self.own, self.clock))
         if any(found.ledger_head.number for found in known.checkpoints.values()):
             audit_all(self.own_name, self.own, asked, self.session, self.clock)
 
@@ -342,7 +343,7 @@ class WayBackSteps:
 
     def lines(self) -> list[str]:
         """Return what was mirrored back, in words."""
-        ledger = read_verified_ledger(self.own_name, self.own, self.clock)
+        ledger = read_verified_ledger(Sides(self.own_name, self.own, self.clock))
         records = sum(entry.records for entry in ledger.entries)
         home = f"mirrored back by {self.own_name}: {plural(records, 'record')}"
         return [home, f"the destination stays fenced by {self.record.way_back.fence}"]
@@ -498,7 +499,7 @@ def read_answers(
         for position in _positions(group, commits, topics)
     ]
     beyond = read_translation(steps.own_name, steps.own, source)
-    ledger = read_verified_ledger(steps.name, steps.mirror, steps.clock)
+    ledger = read_verified_ledger(Sides(steps.name, steps.mirror, steps.clock))
     upto = translation_of(_as_of_cut(ledger, steps.record), destination)
     cut_at = {each.destination: each for each in steps.record.cut}
     answers = [_answer(position, cut_at, upto, beyond, steps.record) for position in positions]

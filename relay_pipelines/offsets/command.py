@@ -28,6 +28,7 @@ from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import count, stdout
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 _FAILED = 1
 
@@ -156,7 +157,7 @@ def _look_at_uncopied(
     """
     if request.to is Side.SOURCE:
         return None
-    copied = read_checkpoints(name, mirror, clock).checkpoints
+    copied = read_checkpoints(Sides(name, mirror, clock)).checkpoints
     uncopied = {position.topic_partition for position in positions}.difference(copied)
     if not uncopied:
         return None
@@ -169,7 +170,7 @@ def _look_at_uncopied(
 
 
 def _source_topics(name: str, mirror: Mirror, clock: Clock) -> set[str]:
-    return {tp.topic for tp in read_checkpoints(name, mirror, clock).checkpoints}
+    return {tp.topic for tp in read_checkpoints(Sides(name, mirror, clock)).checkpoints}
 
 
 def document(

@@ -20,6 +20,7 @@ from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog,
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 _MOST_WAITS = 10
 """After so many looks at which a head has not been reached, the whole ledger is read again."""
@@ -63,7 +64,7 @@ class FollowedLedger:
             self._read_all()
             return
         # the checkpoints first: the entries of their heads were committed with them
-        snapshot = read_checkpoints(self.name, self.mirror, self.clock, patient=False)
+        snapshot = read_checkpoints(Sides(self.name, self.mirror, self.clock), patient=False)
         try:
             self._follower.follow(self._new)
         except (DataLossError, ShorterLedgerError):
@@ -122,17 +123,15 @@ class FollowedLedger:
 
     def _read_all(self) -> None:
         self.close()
-        follower = LedgerFollower(
-            *(self.mirror.destination_cluster, self.name, None),
-            *(self.mirror.copy_options, self.clock),
-        )
+        sides = Sides(self.name, self.mirror, self.clock)
+        follower = LedgerFollower(sides.destination("ledger"))
         try:
             if not follower.client.has_topic(ledger_topic.TOPIC):
                 follower.close()  # nothing was ever mirrored to this destination
                 return
             # before the ledger is read, so that nothing lies between
             follower.start(patient=False)
-            ledger = read_verified_ledger(self.name, self.mirror, self.clock)
+            ledger = read_verified_ledger(sides)
         except RelayError:
             follower.client.close()
             raise

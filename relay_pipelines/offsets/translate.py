@@ -36,6 +36,7 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 _LOOK_BYTES = 1 << 20
 
@@ -115,7 +116,7 @@ def read_translation(
         source: its topics now; one that is not there is not compared.
     """
     copies = () if source is None else source.copies
-    ledger = read_verified_ledger(name, mirror, client.clock, copies)
+    ledger = read_verified_ledger(Sides(name, mirror, client.clock), copies)
     return translation_of(ledger, client, source)
 
 

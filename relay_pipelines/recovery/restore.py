@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -56,6 +55,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
         unreadable = client.retry(partial(_unreadable, client, name))
         names.update(each for each, _ in unreadable)
         states = {
-            each: read_checkpoints(each, mirror, clock, settled=True, only_readable=True)
+            each: read_checkpoints(Sides(each, mirror, clock), settled=True, only_readable=True)
             for each in sorted(names)
         }
         grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
@@ -170,12 +170,9 @@ def _fence_former_owners(
 
 def _records(name: str, mirror: Mirror, clock: Clock) -> list[LedgerRecord]:
     """Return all that the ledger holds of a mirror and its replays."""
-    options = mirror.copy_options
-    follower = LedgerFollower(
-        *(mirror.destination_cluster, name, None, options, clock), with_replays=True
-    )
-    with closing(follower):
-        follower.client.retry(follower.rewind)
+    with Sides(name, mirror, clock).destination("ledger") as client:
+        follower = LedgerFollower(client, with_replays=True)
+        client.retry(follower.rewind)
         return follower.settled_records()
 
 

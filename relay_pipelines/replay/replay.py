@@ -61,6 +61,7 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, shared_destinations, state_topics
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
@@ -199,7 +200,7 @@ def start_replay(replay: Replay, clock: Clock) -> Replay:
         # fenced by another process that starts the same replay: its record is there the next time
         with suppress(FencedError):
             record_starts(snapshot, replay.mirror, clock)
-        found = read_checkpoints(replay.name, replay.mirror, clock, settled=True).starts
+        found = read_checkpoints(Sides(replay.name, replay.mirror, clock), settled=True).starts
     assert start.replay is not None
     for each in found.values():
         require_same(each, start.replay.parameters, replay.id)
@@ -241,14 +242,15 @@ def copy_replay(
         )
 
 
-def mirror_of_replay(replay_id: str, name: str, mirror: Mirror, clock: Clock) -> tuple[str, Mirror]:
-    """Return the mirror that an earlier replay is, with its name, to audit it.
+def mirror_of_replay(replay_id: str, sides: Sides) -> Sides:
+    """Return the mirror that an earlier replay is, to audit it.
 
     Raises:
         ConfigError: there is no such replay.
         RelayError: the destination does not answer, or refuses.
     """
-    known = {start.mirror: start for start, _ in _read_replays(name, mirror, clock)}
+    name, mirror = sides.name, sides.mirror
+    known = {start.mirror: start for start, _ in _read_replays(name, mirror, sides.clock)}
     start = known.get(replay_name(name, replay_id))
     if start is None:
         ids = [each.rpartition("@")[2] for each in known]
@@ -256,7 +258,9 @@ def mirror_of_replay(replay_id: str, name: str, mirror: Mirror, clock: Clock) ->
             f"the mirror {name!r} has no replay {replay_id!r}",
             remedy=nearest(replay_id, ids, "replays") if ids else "it has none",
         )
-    return start.mirror, as_mirror(mirror, request_of(start), start.topic)
+    return replace(
+        sides, name=start.mirror, mirror=as_mirror(mirror, request_of(start), start.topic)
+    )
 
 
 def _read_replays(
@@ -295,7 +299,7 @@ def _state(
 
 def _started(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> StartRecord | None:
     """Return the start record of a replay; None if it was never started."""
-    snapshot = read_checkpoints(replay_name(name, request.id), mirror, clock)
+    snapshot = read_checkpoints(Sides(replay_name(name, request.id), mirror, clock))
     if snapshot.checkpoints and not snapshot.starts:
         raise CheckpointLostError(
             f"the start record of the replay {request.id} is gone, and some of it was copied",
@@ -340,7 +344,7 @@ def _decide(
 
 def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
     """Return which nodes the mirror, and so its replays, must not read, and why."""
-    return read_checkpoints(name, mirror, clock).quarantined
+    return read_checkpoints(Sides(name, mirror, clock)).quarantined
 
 
 def _with_warning(ranges: ReplayedRanges, of_mirror: ClusterSnapshot | None) -> ReplayedRanges:
@@ -465,7 +469,7 @@ def _refuse_recreated(snapshot: ClusterSnapshot, start: StartRecord) -> None:
 def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> None:
     """Refuse a target that the mirror reads, and one that it writes, unless that is asked for."""
     to = target(request.to).topic
-    known = read_checkpoints(name, mirror, clock)
+    known = read_checkpoints(Sides(name, mirror, clock))
     copies = known.checkpoints.values()
     written = {copied.destination.topic for copied in copies}
     written.add(renamed_target(request.topic, mirror.topics.rename).topic)

@@ -35,6 +35,7 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
 
@@ -130,7 +131,7 @@ def _require_copied_log(
     clock: Clock,
 ) -> None:
     """Refuse offsets of the ledger if the topic is no longer the one that was copied."""
-    known = read_checkpoints(name, mirror, clock).checkpoints
+    known = read_checkpoints(Sides(name, mirror, clock)).checkpoints
     for each in selected:
         tp = each.topic_partition
         log = NodeIdentity(snapshot.node.name, snapshot.source_topics[tp.topic].topic_id, "")
@@ -236,7 +237,7 @@ def at_destination(
 
 def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> list[Selected]:
     """Return what the ledger has of the request; of a time span, all."""
-    ledger = read_verified_ledger(name, mirror, clock)
+    ledger = read_verified_ledger(Sides(name, mirror, clock))
     selection = Selection((request.topic,), request.partition, request.window, request.offsets)
     for broken in ledger.breaks:
         if selection.has(broken.topic_partition):

@@ -32,6 +32,7 @@ from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import StoppableClock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import hidden_copies
 from relay_pipelines.user_sources import Sources
 
@@ -100,9 +101,8 @@ def run(
     result = RunResult(plan.snapshot.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={})
     result.errors += [*plan.data_losses, *topics.unseen(plan.snapshot)]
     started = clock.monotonic()
-    follower = LedgerFollower(
-        plan.snapshot.destination, result.mirror, result.run_id, mirror.copy_options, clock
-    )
+    sides = Sides(result.mirror, mirror, clock)
+    follower = LedgerFollower(sides.destination("ledger"), result.run_id)
     for observer in observers:
         observer.begin(plan)
     try:

@@ -21,6 +21,7 @@ from relay_pipelines.protocol.records import decode
 from relay_pipelines.schemas.ids import named_by
 from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 _FETCH_BYTES = 1 << 20
 _CHUNKS = 20
@@ -131,8 +132,7 @@ def read_ids(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    options, cluster = mirror.copy_options, mirror.destination_cluster
-    with closing(LedgerFollower(cluster, name, None, options, clock)) as follower:
+    with closing(LedgerFollower(Sides(name, mirror, clock).destination("ledger"))) as follower:
 
         def ask() -> _ByTopic:
             if not follower.client.has_topic(ledger_topic.TOPIC):

@@ -19,6 +19,7 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import node_selection
 from relay_pipelines.snapshot.node_selection import NodeState
 
@@ -102,7 +103,7 @@ def _read_checkpoints(
 ) -> tuple[CheckpointSnapshot, str]:
     """Read the checkpoints; if that fails, the nodes can still be compared with each other."""
     try:
-        return reader.read_checkpoints(name, settings, kafka.clock, patient=False), ""
+        return reader.read_checkpoints(Sides(name, settings, kafka.clock), patient=False), ""
     except RelayError as error:
         return CheckpointSnapshot(), f"; the checkpoints cannot be read: {error}"
 

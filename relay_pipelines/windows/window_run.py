@@ -30,6 +30,7 @@ from relay_pipelines.run.result import RunResult, TopicTotals, joined
 from relay_pipelines.run.run import Observer, run
 from relay_pipelines.run.run_plan import RunPlan, plan_frozen
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
@@ -329,7 +330,7 @@ def _next_offsets(
     snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock
 ) -> dict[TopicPartition, int]:
     """Look up the next offset to copy of each topic-partition, after the run."""
-    stored = reader.read_checkpoints(snapshot.mirror, mirror, clock, settled=True)
+    stored = reader.read_checkpoints(Sides(snapshot.mirror, mirror, clock), settled=True)
     # a topic-partition without a checkpoint is complete up to where the mirror starts
     starts = {
         position.topic_partition: position.begin
@@ -511,7 +512,7 @@ def _explain_expired(
     missing = [counted for counted in recounts if counted.unaccounted]
     if not missing:
         return
-    chains = read_verified_ledger(mirror_name, mirror, clock).chains
+    chains = read_verified_ledger(Sides(mirror_name, mirror, clock)).chains
     for counted in missing:
         chain = chains.get(counted.range.topic_partition)
         if chain and not chain.breaks and chain.expired and counted.coverage:

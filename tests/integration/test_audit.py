@@ -37,6 +37,7 @@ from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides
 from tests.copying import (
     KEPT,
     NOT_YET_CLEANED,
@@ -77,10 +78,8 @@ class Audited:
         """Read the ledger, and count, but compare nothing yet."""
         settings = load(self.config(**self.section)).mirror(self.mirror.name)
         return begin(
-            self.mirror.name,
-            settings,
+            Sides(self.mirror.name, settings),
             AuditRequest(level=level, **asdict(selection or Selection()), **more),
-            SystemClock(),
         )
 
     def audit(
@@ -132,7 +131,7 @@ class Audited:
             "nodes": [{"name": name, **commands.at(node)} for name, node in nodes.items()]
         }
         settings = load(configured(self.folder, {mirror.name: section})).mirror(mirror.name)
-        audit = begin(mirror.name, settings, AuditRequest(level=level), SystemClock())
+        audit = begin(Sides(mirror.name, settings), AuditRequest(level=level))
         read(audit)
         return audit
 

@@ -24,7 +24,13 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, CopyOptions, OffsetRange, Status, TopicPartition
 from relay_pipelines.offsets.followed_ledger import FollowedLedger
 from relay_pipelines.protocol import fetch
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+    destination_client,
+)
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.settings import Mirror as Settings
@@ -363,7 +369,7 @@ def test_a_follower_of_a_ledger_that_has_lost_entries(
     mirror.write(numbered(10))
     mirror.try_copy(0, 2)
     settled_end(there, home)
-    entries = LedgerFollower(there, mirror.name, None, mirror.options, SystemClock())
+    entries = LedgerFollower(destination_client(mirror.name, there, mirror.options, SystemClock()))
     known = FollowedLedger(mirror.name, settings, SystemClock(), lambda _: True)
     with closing(entries), closing(known), ClusterClient(there, DestinationError) as client:
 

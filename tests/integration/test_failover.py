@@ -28,6 +28,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan, spark_jobs
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, node_selection, start_offsets
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import (
@@ -235,7 +236,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     quarantined = "kafka_relay_source_quarantined", {"node_id": "b"}
     assert metrics.registry.get_sample_value(*quarantined) == 1
 
-    assert reader.read_checkpoints(name, mirror, CLOCK).quarantined == result.diverged
+    assert reader.read_checkpoints(Sides(name, mirror, CLOCK)).quarantined == result.diverged
     pair.write(5)
     taken = pair.snapshot(retry=1)
     assert (taken.node.name, taken.other_nodes) == ("a", ())
@@ -255,7 +256,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     )
     again = relay_here(config, "nodes", "--clear", "b")
     assert (again.returncode, again.stdout) == (0, f"{name}: node b: not in quarantine\n")
-    stored = reader.read_checkpoints(name, mirror, CLOCK)
+    stored = reader.read_checkpoints(Sides(name, mirror, CLOCK))
     assert not stored.quarantined
 
     assert pair.snapshot(retry=1).node.name == "b"
@@ -443,7 +444,7 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     """A checkpoint written from one node must not carry the leader epoch of another node."""
 
     def committed() -> model.Checkpoint:
-        stored = reader.read_checkpoints(pair.name, pair.mirror(), CLOCK)
+        stored = reader.read_checkpoints(Sides(pair.name, pair.mirror(), CLOCK))
         return stored.checkpoints[pair.at]
 
     pair.a.brokers[0].kill()
@@ -488,7 +489,7 @@ def _shifted_pair(pair: Pair) -> CopyJob:
 
 
 def _range(pair: Pair, start: int, end: int) -> CopyRange:
-    known = reader.read_checkpoints(pair.name, pair.mirror(), CLOCK).checkpoints.get(pair.at)
+    known = reader.read_checkpoints(Sides(pair.name, pair.mirror(), CLOCK)).checkpoints.get(pair.at)
     return CopyRange(model.OffsetRange(pair.at, start, end), pair.copies, checkpoint=known)
 
 

@@ -23,6 +23,7 @@ from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, Status
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror as MirrorSettings
+from relay_pipelines.sides import Sides
 from tests.copying import KEPT, Clusters, Mirror, forget_homes, numbered
 from tests.support import commands
 from tests.support.findings import differences, notes
@@ -50,12 +51,12 @@ def settings_of(mirror: Mirror) -> MirrorSettings:
 
 
 def attest(mirror: Mirror, path: Path) -> None:
-    parts = statement.attest(mirror.name, settings_of(mirror), None, "now", CLOCK)
+    parts = statement.attest(Sides(mirror.name, settings_of(mirror), CLOCK), None, "now")
     path.write_bytes(b"".join(parts))
 
 
 def compare(mirror: Mirror, path: Path) -> StatementAudit:
-    return audit_against(path, mirror.name, settings_of(mirror), CLOCK)
+    return audit_against(path, Sides(mirror.name, settings_of(mirror), CLOCK))
 
 
 def rewrite(mirror: Mirror, topic: str, records: list[Record]) -> None:
@@ -107,7 +108,7 @@ def test_an_entry_alone_hides_no_foreign_records(mirror: Mirror, writer: str) ->
 
     what = "records at the destination that this mirror did not write: 5"
     assert recounted(mirror).problems == [what]
-    audit = begin(mirror.name, settings_of(mirror), AuditRequest(level=Level.RECOUNT), CLOCK)
+    audit = begin(Sides(mirror.name, settings_of(mirror), CLOCK), AuditRequest(level=Level.RECOUNT))
     audit.add([], count_in_task(audit.job, audit.partitions[mirror.at].parts, CLOCK))
     of = f" of {name}" if writer == "a replay" else ""
     lines = differences(audit.partitions[mirror.at])
@@ -143,7 +144,7 @@ def test_tasks_that_fence_each_other(mirror: Mirror) -> None:
     for thread in threads:
         thread.join()
     mirror.copy()
-    assert read_verified_ledger(mirror.name, settings_of(mirror), CLOCK).breaks == []
+    assert read_verified_ledger(Sides(mirror.name, settings_of(mirror), CLOCK)).breaks == []
     mirror.assert_equal()
 
 
@@ -175,15 +176,16 @@ def test_the_newest_entries_are_read_from_the_end(
     """They are the last ones, each once, also among others', and where a look cuts a batch."""
     key = checkpoint.key_of(mirror.name, mirror.at)
     home = checkpoint.home(ledger_topic.TOPIC, key)
-    at = mirror.destination, mirror.name, settings_of(mirror).copy_options, CLOCK
-    newest = Record(key, reader.read_ledger(*at)[-1].value)
-    write(mirror.destination, home, [newest, *[Record(b"other/topic/0", b"{}")] * 30])
-    every = reader.read_ledger(*at)
+    at = Sides(mirror.name, settings_of(mirror), CLOCK)
+    with at.destination() as client:
+        newest = Record(key, reader.read_ledger(client)[-1].value)
+        write(mirror.destination, home, [newest, *[Record(b"other/topic/0", b"{}")] * 30])
+        every = reader.read_ledger(client)
     assert len(every) == 5
     for count in (1, 3, 4, 50):
-        assert reader.read_newest(*at, count) == every[-count:]
-        assert reader.read_newest(*at, count, mirror.topic) == every[-count:]
-        assert reader.read_newest(*at, count, "another") == []
+        assert reader.read_newest(at, count) == every[-count:]
+        assert reader.read_newest(at, count, mirror.topic) == every[-count:]
+        assert reader.read_newest(at, count, "another") == []
 
     read: list[int] = []
 
@@ -195,7 +197,7 @@ def test_the_newest_entries_are_read_from_the_end(
     original = reader.read_records
     monkeypatch.setattr(reader, "read_records", counted)
     write(mirror.destination, home, *([Record(key, every[-1].value)] * 100 for _ in range(3)))
-    assert len(reader.read_newest(*at, 20)) == 20
+    assert len(reader.read_newest(at, 20)) == 20
     assert read == [40], "two offsets for each entry wanted"
 
 

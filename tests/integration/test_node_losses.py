@@ -27,6 +27,7 @@ from relay_pipelines.replay.replay import Replay, plan_replay, start_replay
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of, write_transaction
@@ -87,8 +88,9 @@ class Pair:
 
     def entries(self, partition: int) -> list[LedgerEntry]:
         """Return the ledger entries of a topic-partition."""
-        options = Mirror.model_validate(self.settings()).copy_options
-        found = read_ledger(self.destination, self.name, options, CLOCK, settled=True)
+        mirror = Mirror.model_validate(self.settings())
+        with Sides(self.name, mirror, CLOCK).destination() as client:
+            found = read_ledger(client, settled=True)
         entries = (record.entry for record in found)
         return [each for each in entries if each.source.topic_partition.partition == partition]
 
@@ -96,12 +98,12 @@ class Pair:
         """Put nodes into quarantine, or take them out of it with an empty reason."""
         mirror = Mirror.model_validate(self.settings())
         owners.set_quarantine(self.name, self.destination, reasons, mirror.copy_options, CLOCK)
-        reader.read_checkpoints(self.name, mirror, CLOCK, settled=True)
+        reader.read_checkpoints(Sides(self.name, mirror, CLOCK), settled=True)
 
     def audit(self, *, down: str = "", names: str = "ab") -> audit.Audit:
         """Compare every record on both sides."""
         mirror = Mirror.model_validate(self.settings(down=down, names=names))
-        found = audit.begin(self.name, mirror, AuditRequest(level=Level.FULL), CLOCK)
+        found = audit.begin(Sides(self.name, mirror, CLOCK), AuditRequest(level=Level.FULL))
         done = spark_job.do_group(found.job, found.work)
         found.add(done.chunks, done.parts)
         return found

@@ -31,6 +31,7 @@ from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.support import commands
@@ -126,17 +127,17 @@ class Deployment:
 
     def has_reached(self, ends: dict[TopicPartition, int]) -> bool:
         """Whether the checkpoints show it; an open transaction of others hides them."""
-        stored = reader.read_checkpoints(self.name, self.mirror(), CLOCK).checkpoints
+        stored = reader.read_checkpoints(Sides(self.name, self.mirror(), CLOCK)).checkpoints
         return all(at in stored and stored[at].next_offset >= end for at, end in ends.items())
 
     def checkpoint(self, at: TopicPartition) -> Checkpoint:
-        stored = reader.read_checkpoints(self.name, self.mirror(), CLOCK)
+        stored = reader.read_checkpoints(Sides(self.name, self.mirror(), CLOCK))
         return stored.checkpoints[at]
 
     def policies(self, at: TopicPartition) -> list[str]:
         """Return the policies of the ledger entries, each once in a row."""
-        options = self.mirror().copy_options
-        found = read_ledger(self.destination, self.name, options, CLOCK, settled=True)
+        with Sides(self.name, self.mirror(), CLOCK).destination() as client:
+            found = read_ledger(client, settled=True)
         ids = [
             policy_id(each.entry.policy)
             for each in found
@@ -224,7 +225,7 @@ def test_two_configurations_do_not_take_turns(
     assert (one.checkpoint(at).generation, one.checkpoint(at).copies is None) == (generation, False)
     assert deployments.arrived() == [*expected, *range(36, 42)]
     for level in (Level.RECOUNT, Level.FULL):
-        audited = audit.begin(one.name, two.mirror(), AuditRequest(level=level), CLOCK)
+        audited = audit.begin(Sides(one.name, two.mirror(), CLOCK), AuditRequest(level=level))
         done = spark_job.do_group(audited.job, audited.work)
         audited.add(done.chunks, done.parts)
         audit_command.report(invocation, audited, as_json=False)
@@ -371,6 +372,6 @@ def test_a_restored_checkpoint_remembers(deployments: Two) -> None:
 
 
 def ledger_of(deployment: Deployment) -> list[Any]:
-    options = deployment.mirror().copy_options
-    found = read_ledger(deployment.destination, deployment.name, options, CLOCK, settled=True)
+    with Sides(deployment.name, deployment.mirror(), CLOCK).destination() as client:
+        found = read_ledger(client, settled=True)
     return [each.entry for each in found]

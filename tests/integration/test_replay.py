@@ -39,6 +39,7 @@ from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Settings, load
+from relay_pipelines.sides import Sides
 from tests.copying import KEPT, Clusters, Mirror, numbered, opened
 from tests.support import commands, independent
 from tests.support.commands import configured, error_line, relay_here
@@ -111,10 +112,9 @@ class Replayed:
 
     def assert_proof_holds(self, *ids: str) -> None:
         """Audit the mirror and some of its replays in full, and count the mirror's records."""
-        settings = self.settings().mirror(self.mirror.name)
-        of_replays = [mirror_of_replay(each, self.mirror.name, settings, CLOCK) for each in ids]
-        for name, mirror in [(self.mirror.name, settings), *of_replays]:
-            audit = begin(name, mirror, AuditRequest(level=Level.FULL), CLOCK)
+        own = Sides(self.mirror.name, self.settings().mirror(self.mirror.name), CLOCK)
+        for sides in [own, *(mirror_of_replay(each, own) for each in ids)]:
+            audit = begin(sides, AuditRequest(level=Level.FULL))
             done = spark_job.do_group(audit.job, audit.work)
             audit.add(done.chunks, done.parts)
             assert (differences(audit), unreadable(audit)) == ([], [])

@@ -21,6 +21,7 @@ from relay_pipelines.model import CopyJob, Status, TopicPartition
 from relay_pipelines.recovery import reset, reset_command
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.run import preflight, run_plan
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, Clusters, records_of
 from tests.support import commands, copied_topic
@@ -73,7 +74,7 @@ class Moved(Copied):
         """Return outcome and audited offsets of the audits of every level."""
         found: list[tuple[str, int]] = []
         for level in (Level.LEDGER, Level.RECOUNT, Level.FULL):
-            audited = audit.begin(self.name, self.mirror(), AuditRequest(level=level), CLOCK)
+            audited = audit.begin(Sides(self.name, self.mirror(), CLOCK), AuditRequest(level=level))
             done = spark_job.do_group(audited.job, audited.work)
             audited.add(done.chunks, done.parts)
             assert (differences(audited), unreadable(audited)) == ([], [])
@@ -372,7 +373,7 @@ def test_a_reset_decides_where_even_before_a_record_is_copied(moved: Moved, to: 
     assert f"let the copy go on in {there}, and relay.yaml now names {former}" in str(error)
     # a task with the former relay.yaml that was planned after the reset
     assert there.topic not in moved.snapshot().copied_to, "nothing is there that could be altered"
-    now = reader.read_checkpoints(moved.name, moved.mirror(), CLOCK).checkpoints[moved.at]
+    now = reader.read_checkpoints(Sides(moved.name, moved.mirror(), CLOCK)).checkpoints[moved.at]
     (planned,) = run_plan.plan(ours).ranges
     job = CopyJob(ours.mirror, "run", ours.node, moved.destination)
     (outcome,) = copy_ranges(job, [replace(planned, checkpoint=now)])

@@ -17,6 +17,7 @@ from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, TopicPar
 from relay_pipelines.recovery import restore
 from relay_pipelines.recovery.restore import Act
 from relay_pipelines.run import run_plan
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 from tests.copying import KEPT, Clusters, forget_homes, numbered, records_of
 from tests.support import commands
@@ -242,7 +243,8 @@ def test_a_copy_that_nothing_knows_is_made_again(
     """Only the copies show who wrote it; nothing accepts it twice, all is copied anew."""
     put_both_back(copied)
     assert (
-        reader.read_checkpoints(copied.name, copied.mirror(), CLOCK).next_offsets[copied.at] == 10
+        reader.read_checkpoints(Sides(copied.name, copied.mirror(), CLOCK)).next_offsets[copied.at]
+        == 10
     )
     (planned,) = restore.plan_restores(copied.name, copied.mirror(), CLOCK).planned
     assert planned.act is Act.STAYS

@@ -16,6 +16,7 @@ from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
@@ -80,12 +81,12 @@ class Topic:
         return [(each.topic_partition.partition, each.start, each.end) for each in new]
 
     def reached(self) -> dict[TopicPartition, int]:
-        stored = reader.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
+        stored = reader.read_checkpoints(Sides(self.mirror_name, self.mirror(), CLOCK))
         return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
 
     def starts(self) -> dict[int, int]:
         """Return the start record."""
-        stored = reader.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
+        stored = reader.read_checkpoints(Sides(self.mirror_name, self.mirror(), CLOCK))
         return dict(stored.starts[self.name].starts) if self.name in stored.starts else {}
 
     def arrived(self) -> list[int]:
@@ -244,8 +245,8 @@ def test_retention_that_passes_the_start_is_a_loss(topic: Topic) -> None:
     taken = topic.snapshot(on_data_loss="continue")
     assert [type(loss) for loss in taken.accepted] == [RetentionPassedError]
     assert topic.copy(taken) == [(0, 10, 15), (1, 13, 15), (2, 10, 15)]
-    options = topic.mirror().copy_options
-    found = read_ledger(topic.destination, topic.mirror_name, options, CLOCK, settled=True)
+    with Sides(topic.mirror_name, topic.mirror(), CLOCK).destination() as client:
+        found = read_ledger(client, settled=True)
     entries = [record.entry for record in found]
     assert [(len(entry.source), entry.skipped) for entry in entries if entry.gap] == [
         (3, {"lost": 3})

@@ -25,6 +25,7 @@ from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import spark_key
 from relay_pipelines.run import run_plan
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.orchestration.in_process_environment import InProcessEnvironment, shared
 from tests.support import commands, independent
@@ -127,8 +128,8 @@ class Looker(InProcessEnvironment):
     def expect(self) -> list[Result]:
         """Run the expectations of what was copied."""
         wanted = settings.load(self.config).mirror(self.name)
-        target, options = wanted.destination_cluster, wanted.copy_options
-        found = read_ledger(target, self.name, options, CLOCK, settled=True)
+        with Sides(self.name, wanted, CLOCK).destination() as client:
+            found = read_ledger(client, settled=True)
         (window,) = from_ledger("all", [each.entry for each in found], lambda _entry: True)
         spark = self.resources[spark_key()]
         return validate(lambda: spark.spark_session, self.config, self.name, wanted, window)

@@ -19,6 +19,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.sides import Sides
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import AT, Clock, filled, job, served, whole
 from tests.support.findings import differences, notes
@@ -42,7 +43,7 @@ def audited(
         patch.object(Clock, "now_ms", lambda _: later_ms),
     ):
         request = AuditRequest(level=level, **asdict(selection or Selection()))
-        audit = begin("m", world.mirror, request, Clock())
+        audit = begin(Sides("m", world.mirror, Clock()), request)
         chunks = [each for each in audit.work if isinstance(each, ComparedChunk)]
         audit.add(compare_chunks(audit.job, chunks, Clock()))
     return audit
@@ -52,7 +53,7 @@ def audited(
 def test_tasks_read_the_clusters_that_the_driver_has_read(world: World, side: str) -> None:
     """On another machine, a name may lead elsewhere: the id of each cluster goes along."""
     with world.answering(), served(source=world.source, destination=world.copies):
-        audit = begin("m", world.mirror, AuditRequest(level=Level.FULL), Clock())
+        audit = begin(Sides("m", world.mirror, Clock()), AuditRequest(level=Level.FULL))
         assert [each.id for each in (*audit.job.nodes, audit.job.destination)] == ["fake", "fake"]
         changes: dict[str, Any] = {
             "nodes": tuple(replace(node, id="meant") for node in audit.job.nodes),

@@ -16,6 +16,7 @@ from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartit
 from relay_pipelines.plan.hops import hops_to
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands
@@ -77,12 +78,12 @@ class Copied:
 
     def reached(self) -> dict[TopicPartition, int]:
         """Return the next offset of each checkpoint."""
-        stored = reader.read_checkpoints(self.name, self.mirror(), CLOCK)
+        stored = reader.read_checkpoints(Sides(self.name, self.mirror(), CLOCK))
         return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
 
     def comes_from(self) -> set[str]:
         """Return the ids of the clusters of which the copies are, as who reads them would see."""
-        stored = reader.read_checkpoints(self.name, self.mirror(), CLOCK)
+        stored = reader.read_checkpoints(Sides(self.name, self.mirror(), CLOCK))
         found = hops_to("there", [self.to.topic], stored.checkpoints.values())
         return {hop.cluster_id for hop in found.get(self.to.topic, ())}
 
@@ -91,13 +92,13 @@ class Copied:
 
     def ledger(self) -> list[LedgerEntry]:
         """Return all ledger entries in the order of their commits."""
-        options = self.mirror().copy_options
-        found = read_ledger(self.destination, self.name, options, CLOCK, settled=True)
+        with Sides(self.name, self.mirror(), CLOCK).destination() as client:
+            found = read_ledger(client, settled=True)
         return [record.entry for record in found]
 
     def chain(self) -> Chain:
         """Return what verification finds in the chain of the ledger."""
-        found = read_verified_ledger(self.name, self.mirror(), CLOCK)
+        found = read_verified_ledger(Sides(self.name, self.mirror(), CLOCK))
         return found.chains[self.at]
 
     def recount(self, wanted: OffsetRange, generation: int) -> Recount:

@@ -19,6 +19,7 @@ from relay_pipelines.ledger.checkpoint import replay_name
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import (
     AT,
@@ -102,7 +103,7 @@ class World:
     def recounted(self) -> Audit:
         """Recount all that the ledger has."""
         with self.answering():
-            audit = begin("m", self.mirror, AuditRequest(level=Level.RECOUNT), Clock())
+            audit = begin(Sides("m", self.mirror, Clock()), AuditRequest(level=Level.RECOUNT))
             done = spark_job.do_group(audit.job, audit.work)
         audit.add(done.chunks, done.parts)
         return audit
@@ -115,15 +116,15 @@ class World:
 
     def ledger(self) -> VerifiedLedger:
         with self.answering():
-            return read_verified_ledger("m", self.mirror, Clock())
+            return read_verified_ledger(Sides("m", self.mirror, Clock()))
 
     def attest(self, topic: str | None = None) -> list[str]:
         """Write a statement, and return its lines."""
         with self.answering():
-            lines = [*statement.attest("m", self.mirror, topic, MADE_AT, Clock())]
+            lines = [*statement.attest(Sides("m", self.mirror, Clock()), topic, MADE_AT)]
         self.path.write_bytes(b"".join(lines))
         return [line.decode().removesuffix("\n") for line in lines]
 
     def audit(self, mirror: str = "m") -> StatementAudit:
         with self.answering():
-            return audit_against(self.path, mirror, self.mirror, Clock())
+            return audit_against(self.path, Sides(mirror, self.mirror, Clock()))

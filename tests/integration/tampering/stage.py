@@ -26,6 +26,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import chained_digest
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror, Settings, load
+from relay_pipelines.sides import Sides
 from tests.support import commands, segments
 from tests.support.independent import (
     CREATE_TIME,
@@ -296,9 +297,9 @@ class Stage:
 
     def attest(self, mirror: str) -> None:
         """Write the statement of a mirror, and remember what is copied."""
-        found = read_verified_ledger(mirror, self.settings(mirror), CLOCK)
+        found = read_verified_ledger(Sides(mirror, self.settings(mirror), CLOCK))
         assert found.breaks == []
-        parts = attest(mirror, self.settings(mirror), None, "then", CLOCK)
+        parts = attest(Sides(mirror, self.settings(mirror), CLOCK), None, "then")
         self.statement(mirror).write_bytes(b"".join(parts))
         self.copied[mirror] = {at: one.next_offset for at, one in found.checkpoints.items()}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from relay_pipelines.audit.against_statement import audit_against
 from relay_pipelines.errors import DIFFERENCE, RelayError
+from relay_pipelines.sides import Sides
 from tests.integration.tampering.stage import CLOCK, Stage
 from tests.integration.tampering.views import Cell
 from tests.support.findings import differences
@@ -109,7 +110,7 @@ def look(stage: Stage, mirror: str, edited: Edited) -> list[Cell]:
     path = stage.folder / "edited.jsonl"
     path.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
     try:
-        found = audit_against(path, mirror, stage.settings(mirror), CLOCK)
+        found = audit_against(path, Sides(mirror, stage.settings(mirror), CLOCK))
     except RelayError as error:
         state = "D" if error.exit_code == DIFFERENCE else REFUSED
         return [Cell(state, (str(error).replace(str(path), "FILE"),))]

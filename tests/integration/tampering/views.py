@@ -20,6 +20,7 @@ from relay_pipelines.page.look import Looker
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.resources.kafka import KafkaResource
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.windows import window_events
 from relay_pipelines.windows.window_run import TopicReport, copy_round, count_window
@@ -64,7 +65,7 @@ def _audit(level: Level) -> View:
     def look(stage: Stage, mirror: str) -> Cells:
         try:
             request = AuditRequest(level=level, share=100, seed="x")
-            audit = begin(mirror, stage.settings(mirror), request, CLOCK)
+            audit = begin(Sides(mirror, stage.settings(mirror), CLOCK), request)
         except RelayError as error:
             return {ALL: _of_error(error)}
         done = spark_job.do_group(audit.job, audit.work)
@@ -101,7 +102,7 @@ def _by_topic(cells: Iterable[tuple[str, Cell]]) -> Cells:
 def statement(stage: Stage, mirror: str) -> Cells:
     """`relay audit --against`."""
     try:
-        found = audit_against(stage.statement(mirror), mirror, stage.settings(mirror), CLOCK)
+        found = audit_against(stage.statement(mirror), Sides(mirror, stage.settings(mirror), CLOCK))
     except RelayError as error:
         return {ALL: _of_error(error)}
     topics_there = [*topics_of(stage.rows)]
