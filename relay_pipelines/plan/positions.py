@@ -21,12 +21,32 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition, Window
 
+ASK_SILENT = "start that node, or remove it from source.nodes to give up what only it has"
+"""What to do about a node that does not answer."""
+
 
 class OnDataLoss(StrEnum):
     """What happens to a topic-partition whose records, or whose copies, are lost."""
 
     FAIL = "fail"
     CONTINUE = "continue"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Elsewhere:
+    """Another node that has, or may have, records of a topic-partition that this one does not have.
+
+    Args:
+        what: which one, as a clause.
+        is_silent: whether it may only, because it does not answer.
+    """
+
+    what: str
+    is_silent: bool
+
+    def remedy(self, otherwise: str) -> str:
+        """Return what to do; `otherwise` if the node answers."""
+        return ASK_SILENT if self.is_silent else otherwise
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,8 +79,8 @@ class Position:
         open_since_ms: when the first record of that transaction was written; None if no transaction
             is open, or if unknown.
         mirror: whose topic-partition it is; empty if it does not matter.
-        available_elsewhere: which other node has, or may have, the records that this one lost, or
-            never had before its low watermark; empty if none does.
+        elsewhere: which other node has, or may have, the records that this one lost, or never had
+            before its low watermark; None if none does.
         first_offset: the first offset that any node still has of the log; None if unknown.
         silent: which other node does not answer, and why; empty if all do.
     """
@@ -81,7 +101,7 @@ class Position:
     ledger_lost: bool = False
     high_watermark: int = -1
     open_since_ms: int | None = None
-    available_elsewhere: str = ""
+    elsewhere: Elsewhere | None = None
     first_offset: int | None = None
     silent: str = ""
     mirror: str = ""
@@ -140,8 +160,6 @@ class Loss:
     accepted: str = ""
 
 
-ASK_SILENT = "start that node, or remove it from source.nodes to give up what only it has"
-"""What to do about a node that does not answer."""
 ANOTHER_LOG = (
     "the topic was deleted and created again since it was copied, or a disk was put back to an"
     " earlier time: its log is another one"
@@ -217,25 +235,25 @@ def data_loss(position: Position) -> RelayError | None:
     if error := position.moved or checkpoint_lost(position) or position.policy_superseded:
         return error
     worst = next(iter(losses(position)), None)
-    if worst is None and position.available_elsewhere:
+    if worst is None and position.elsewhere:
         return SourceError(
-            f"it begins at {position.low_watermark} on {position.available_elsewhere}",
-            remedy=ASK_SILENT
-            if position.silent
-            else "copy it first with only that node in source.nodes,"
-            " or remove it from source.nodes to give them up",
+            f"it begins at {position.low_watermark} on {position.elsewhere.what}",
+            remedy=position.elsewhere.remedy(
+                "copy it first with only that node in source.nodes,"
+                " or remove it from source.nodes to give them up"
+            ),
             topic_partition=position.topic_partition,
             offset=position.low_watermark,
         )
     if worst is None:
         return position.destination_changed or position.unwritable
-    if position.available_elsewhere and worst.error in _AT_SOURCE:
+    if position.elsewhere and worst.error in _AT_SOURCE:
         return SourceError(
-            f"{worst.what}, but {position.available_elsewhere}",
-            remedy=ASK_SILENT
-            if position.available_elsewhere == position.silent
-            else "copy them with only that node in source.nodes,"
-            " or remove it from source.nodes to give them up",
+            f"{worst.what}, but {position.elsewhere.what}",
+            remedy=position.elsewhere.remedy(
+                "copy them with only that node in source.nodes,"
+                " or remove it from source.nodes to give them up"
+            ),
             topic_partition=position.topic_partition,
             offset=position.next_offset,
         )
@@ -251,9 +269,9 @@ def data_loss(position: Position) -> RelayError | None:
 
 def unknown_beginning(position: Position) -> SourceError | None:
     """Return why nobody knows where the log begins; None if it is known, on all nodes."""
-    if position.recreated and position.available_elsewhere:
+    if position.recreated and position.elsewhere:
         return SourceError(
-            f"nobody knows which log is right: {position.available_elsewhere}",
+            f"nobody knows which log is right: {position.elsewhere.what}",
             remedy="leave only the node that is right in source.nodes",
             topic_partition=position.topic_partition,
         )

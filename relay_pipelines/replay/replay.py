@@ -413,7 +413,7 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
         next_offset = _next_offset(snapshot, start, tp)
         if tp not in snapshot.checkpoints and position.ledger_end is None:
             # it does not begin where the log does, so older records of other nodes do not matter
-            position = replace(position, next_offset=next_offset, available_elsewhere="")  # noqa: PLW2901 - the same one
+            position = replace(position, next_offset=next_offset, elsewhere=None)  # noqa: PLW2901 - the same one
         if next_offset < end:
             positions.append(position)
             ranges.append(OffsetRange(tp, next_offset, end))

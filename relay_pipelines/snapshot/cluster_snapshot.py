@@ -893,7 +893,7 @@ class _SnapshotBuilder:
             leaderless,
             among_several=bool(selection.others),
         ).all()
-        return [_with_other_nodes(selection, position) for position in positions], unjudged
+        return [with_other_nodes(selection, position) for position in positions], unjudged
 
     def _configs(
         self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]
@@ -915,18 +915,18 @@ class _SnapshotBuilder:
         )
 
 
-def _with_other_nodes(selection: NodeSelection, position: Position) -> Position:
+def with_other_nodes(selection: NodeSelection, position: Position) -> Position:
     """Add what another node has, or may have, of it that this one does not."""
     if not selection.unread:
         return position
-    lost, elsewhere = losses(position), ""
+    lost, elsewhere = losses(position), None
     if lost:
-        elsewhere = selection.available_elsewhere(position, lost[0])
+        elsewhere = selection.elsewhere(position, lost[0])
     elif position.next_offset is None:
         elsewhere = selection.older(position)
     return replace(
         position,
-        available_elsewhere=elsewhere,
+        elsewhere=elsewhere,
         first_offset=selection.first_offset(position),
         silent=selection.silent(position),
     )

@@ -27,7 +27,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.plan import node_choice
 from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict, NodeView, judge_nodes
-from relay_pipelines.plan.positions import ASK_SILENT, Loss, Position
+from relay_pipelines.plan.positions import Elsewhere, Loss, Position
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, source_client
 from relay_pipelines.protocol.clock import Clock
@@ -171,16 +171,17 @@ class NodeSelection:
     unread: tuple[NodeState, ...] = ()
     cluster_ids: frozenset[str] = frozenset()
 
-    def available_elsewhere(self, position: Position, loss: Loss) -> str:
-        """Say which other node may have lost records; empty if all answered and none has them."""
+    def elsewhere(self, position: Position, loss: Loss) -> Elsewhere | None:
+        """Return which other node may have lost records; None if all answered and none has them."""
         lost = OffsetRange(position.topic_partition, position.begin, loss.resume)
         views = [state.view for state in self.unread]
         for view in views:
             if loss.error is TopicRecreatedError and view.has_log(lost.topic_partition):
-                return f"node {view.name} has the log that was copied"
+                return Elsewhere(f"node {view.name} has the log that was copied", is_silent=False)
             if view.holds_some(lost) if lost else view.holds(lost.topic_partition, lost.start):
-                return f"node {view.name} has them"
-        return self.silent(position)
+                return Elsewhere(f"node {view.name} has them", is_silent=False)
+        silent = self.silent(position)
+        return Elsewhere(silent, is_silent=True) if silent else None
 
     def silent(self, position: Position) -> str:
         """Say which other node does not answer for a topic-partition; empty if all do."""
@@ -206,17 +207,21 @@ class NodeSelection:
                 first = min(first, low)
         return first
 
-    def older(self, position: Position) -> str:
-        """Say which other node has, or may have, records before the low watermark of a new one."""
+    def older(self, position: Position) -> Elsewhere | None:
+        """Return which other node has, or may have, records before a new one's low watermark."""
         before = OffsetRange(position.topic_partition, 0, position.low_watermark)
         if not before or position.low_watermark == position.end_offset:
-            return ""
+            return None
         here = f"node {self.node.name}"
         for state in self.unread:
             if state.view.holds_some(before):
-                return f"{here}, but node {state.node.name} has the offsets before it"
-        silent = self.silent(position)
-        return f"{here}, and it is unknown who has those before it: {silent}" if silent else ""
+                what = f"{here}, but node {state.node.name} has the offsets before it"
+                return Elsewhere(what, is_silent=False)
+        if not (silent := self.silent(position)):
+            return None
+        return Elsewhere(
+            f"{here}, and it is unknown who has those before it: {silent}", is_silent=True
+        )
 
     def missing(
         self, at_node: Container[TopicPartition], begun: Iterable[TopicPartition]
@@ -228,25 +233,25 @@ class NodeSelection:
             begun: those with a checkpoint, or whose start is decided. One that no node shows may be
                 on a silent one.
         """
-        found: dict[TopicPartition, str] = {}
+        found: dict[TopicPartition, Elsewhere] = {}
         for state in self.unread:
             for tp, low in state.low_watermarks.items():
                 end = (state.end_offsets or {}).get(tp, low)
                 if tp not in at_node and low < end:
                     what = f"but node {state.node.name} has its offsets [{low}, {end})"
-                    found.setdefault(tp, what)
+                    found.setdefault(tp, Elsewhere(what, is_silent=False))
         for tp in begun:
             if tp not in at_node and (silent := self._silent(tp)):
-                found.setdefault(tp, f"and {silent}")
+                found.setdefault(tp, Elsewhere(f"and {silent}", is_silent=True))
         return {
             tp: SourceError(
-                f"node {self.node.name} does not have it, {what}",
-                remedy="create it on both, or copy it with only that node in source.nodes"
-                if what.startswith("but")
-                else ASK_SILENT,
+                f"node {self.node.name} does not have it, {elsewhere.what}",
+                remedy=elsewhere.remedy(
+                    "create it on both, or copy it with only that node in source.nodes"
+                ),
                 topic_partition=tp,
             )
-            for tp, what in sorted(found.items())
+            for tp, elsewhere in sorted(found.items())
         }
 
     def same_logs(

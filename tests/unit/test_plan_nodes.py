@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.model import Fingerprint, TopicPartition
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import Cluster, Fingerprint, TopicPartition
 from relay_pipelines.plan.node_choice import (
     Failback,
     NodeVerdict,
@@ -15,6 +16,9 @@ from relay_pipelines.plan.node_choice import (
     choose_node,
     judge_nodes,
 )
+from relay_pipelines.plan.positions import Position, data_loss
+from relay_pipelines.snapshot.cluster_snapshot import with_other_nodes
+from relay_pipelines.snapshot.node_selection import NodeSelection, NodeState
 from tests.support.tables import titled
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -207,3 +211,26 @@ def test_the_fields_in_which_two_records_differ(
     """The timestamp counts, unless brokers have set it."""
     record = Fingerprint(3, 5, "a", "a", "a")
     assert record.differing(replace(record, **other), timed=timed) == differing
+
+
+HAS_ALL = NodeState(Cluster("b", ()), {A: 200}, low_watermarks={A: 0})
+SILENT = NodeState(Cluster("c", ()), error="down")
+WITH_IT_ALONE = "with only that node in source.nodes"
+START_IT = "start that node"
+ELSEWHERE = [
+    ("before the first copy, another node has older ones", None, [HAS_ALL], WITH_IT_ALONE),
+    ("also while a third one is silent", None, [SILENT, HAS_ALL], WITH_IT_ALONE),
+    ("only the silent one may have them", None, [SILENT], START_IT),
+    ("what retention took, another node has", 50, [HAS_ALL], WITH_IT_ALONE),
+    ("that too, while a third one is silent", 50, [SILENT, HAS_ALL], WITH_IT_ALONE),
+    ("that only the silent one may have", 50, [SILENT], START_IT),
+]
+
+
+@titled("copied, others, remedy", ELSEWHERE)
+def test_what_another_node_has(copied: int | None, others: list[NodeState], remedy: str) -> None:
+    """What to do follows from the node that has the records, and not from one beside it."""
+    selection = NodeSelection(Cluster("a", ()), "", unread=tuple(others))
+    error = data_loss(with_other_nodes(selection, Position(A, 100, 200, copied)))
+    assert isinstance(error, SourceError)
+    assert remedy in error.remedy
