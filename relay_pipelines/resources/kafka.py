@@ -73,7 +73,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
 
         Args:
             belongs: selects the topics.
-            configs: whether to request topic configurations, which every copy needs.
+            configs: as in `take_snapshot`.
             patient: whether to retry for `give_up_after`; sensors retry for 5 s at most, because
                 they have a next tick.
 

@@ -319,7 +319,8 @@ def take_snapshot(
         only_topic: leave out all other topics.
         belongs: leave out the topics for which it returns False.
         first_node: 0 prefers the node that was read last; every number above, another node.
-        configs: whether to ask for the topics' configurations and sizes: only a copy needs them.
+        configs: whether to ask for the configurations and sizes of all topics, and not only for
+            what holds back those with news.
         patient: as in `retry`.
         refuse_loops: whether copies may not be copied to where they come from. A replay, which
             ends, has a guard of its own.
@@ -502,17 +503,21 @@ class _SnapshotBuilder:
         ]
         if waits and (passing := [each for each in unjudged.values() if each.retryable]):
             raise passing[0]
-        found = (
-            recent.find(
+        news = {position.topic_partition.topic for position in positions if position.lag}
+        if configs:
+            found = recent.find(
                 (self._source.cluster, tuple(topics.names), tuple(existing)),
                 self._source.clock.monotonic(),
                 partial(self._configs, topics, policies, existing),
-                copies=any(position.lag for position in positions),
+                copies=bool(news),
             )
-            if configs
-            else TopicConfigs()
-        )
-        positions = self._with_unwritable(positions, topics, found.destination, waits=waits)
+            needed = found.destination
+        else:  # what holds back what would be copied, and no more
+            of_news = replace(topics, names=sorted(news))
+            existing_news = self._existing(of_news, policies)
+            _, needed, refused = self._needed_configs(of_news, policies, existing_news)
+            found = TopicConfigs(refused=refused)
+        positions = self._with_unwritable(positions, topics, needed, waits=waits)
         return ClusterSnapshot(
             mirror=self._name,
             node=self._source.cluster,
@@ -898,6 +903,16 @@ class _SnapshotBuilder:
     def _configs(
         self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]
     ) -> TopicConfigs:
+        return TopicConfigs(
+            *self._needed_configs(topics, policies, existing),
+            sizes_on_disk(self._source, topics.names),
+            state_topics.read(self._destination, self._at_destination),
+        )
+
+    def _needed_configs(
+        self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]
+    ) -> tuple[Configs, Configs, dict[str, RelayError]]:
+        """Return the configurations at both sides, and which topics may not be copied without."""
         keys = self._mirror.topics.config_keys
         at_source, hidden = readable_topic_configs(self._source, topics.names, keys)
         at_destination, hidden_copies = readable_topic_configs(
@@ -909,10 +924,7 @@ class _SnapshotBuilder:
             errors = [hidden.get(topic), *map(hidden_copies.get, written)]
             if error := next(filter(None, errors), None):
                 refused[topic] = error.of(TopicPartition(topic, 0))
-        return TopicConfigs(
-            *(at_source, at_destination, refused, sizes_on_disk(self._source, topics.names)),
-            state_topics.read(self._destination, self._at_destination),
-        )
+        return at_source, at_destination, refused
 
 
 def with_other_nodes(selection: NodeSelection, position: Position) -> Position:

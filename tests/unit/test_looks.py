@@ -78,11 +78,7 @@ def test_no_loss_of_what_is_refused_is_accepted(refused: World) -> None:
     assert list(map(type, found.accepted)) == [RetentionPassedError]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a look without configurations judges differently; one list of blockers will decide",
-)
-def test_a_look_without_configurations_holds_back_the_same(refused: World) -> None:
+def test_a_look_at_what_is_new_holds_back_the_same(refused: World) -> None:
     """The planner of Dagster and the checks take such a look; a run takes the other one."""
     refused.source.low_watermarks.clear()
     held, free = (look(refused, configs=configs).guarded for configs in (True, False))
