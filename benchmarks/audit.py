@@ -67,7 +67,7 @@ def measure(source: Cluster, destination: Cluster, spec: Input) -> AuditCost:
         assert found.exit_code == 0
         if level is not Level.LEDGER:
             counted = [
-                partition_audit.recount.counted
+                partition_audit.recount.tally.counted
                 for partition_audit in found.partitions.values()
                 if partition_audit.recount
             ]

@@ -22,7 +22,8 @@ from typing import Any
 import dagster as dg
 import yaml
 
-from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.recount import DestinationCount, Recount
+from relay_pipelines.audit.verdict import Tally
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.orchestration import event_deletion, event_store, naming, window_log
 from relay_pipelines.orchestration.event_store import Batch
@@ -133,10 +134,10 @@ def _window(context: dg.OpExecutionContext, topics: int, number: int) -> Iterato
 
 
 def _topic(planned: OffsetRange) -> TopicReport:
-    found = Recount(
-        *(planned, OffsetRange(planned.topic_partition, 2 * planned.start, 2 * planned.end)),
-        recorded=1, counted=1, by_content=1, nodes={"a"}, first_ms=_BEGAN_MS, last_ms=_BEGAN_MS,
-    )  # fmt: skip
+    scanned = OffsetRange(planned.topic_partition, 2 * planned.start, 2 * planned.end)
+    count = DestinationCount(planned, scanned, Tally(1, 1, 1))
+    count.first_ms = count.last_ms = _BEGAN_MS
+    found = Recount(planned, [count])
     return TopicReport(
         planned.topic_partition.topic,
         ranges=[planned],

@@ -15,7 +15,7 @@ from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import KnownEntries
 from relay_pipelines.audit.source_logs import read_destination_topics
-from relay_pipelines.audit.verdict import UNEXPLAINED, Coverage, Verdict, judge
+from relay_pipelines.audit.verdict import UNEXPLAINED, Tally, Verdict, judge
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.ledger.chain import Chain, verify_chain
@@ -34,17 +34,17 @@ class StatementAudit:
 
     Args:
         findings: differences, and why some records could not be compared.
-        coverage: what became of the attested records.
+        tally: what became of the attested records.
     """
 
     statement: Statement
     findings: list[Finding] = field(default_factory=list)
-    coverage: Coverage = field(default_factory=Coverage)
+    tally: Tally = field(default_factory=Tally)
 
     @property
     def verdict(self) -> Verdict:
         """What was found, with what it rests on."""
-        return judge(self.coverage, self.findings)
+        return judge(self.tally, self.findings)
 
 
 def audit_against(path: Path, sides: Sides) -> StatementAudit:
@@ -59,7 +59,7 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
     copies = {entry.destination.topic_partition for entry in attested}
     ledger = read_verified_ledger(sides, copies)
     _require_same_mirror(path, statement, ledger)
-    audit = StatementAudit(statement, coverage=Coverage(entries=len(attested)))
+    audit = StatementAudit(statement, tally=Tally(entries=len(attested)))
     audit.findings += [
         _difference(broken.topic_partition, broken.what_and_where, Kind.BROKEN_CHAIN)
         for broken in ledger.breaks
@@ -157,9 +157,9 @@ def _recount(audit: StatementAudit, ledger: VerifiedLedger, sides: Sides) -> Non
         ]
         for result in count(whole):
             tp = result.range.topic_partition
-            seen = result.records_seen
-            audit.coverage += seen if result.problems else seen.explained(UNEXPLAINED)
-            audit.findings += [warning(Kind.NOT_VERIFIED, str(tp), line) for line in result.notes]
+            seen = result.tally
+            audit.tally += seen if result.problems else seen.explained(UNEXPLAINED)
+            audit.findings += [warning(Kind.NOT_VERIFIED, str(tp), line) for line in result.notes()]
             if not result.problems:
                 continue
             copied = [entry for entry in histories[tp] if len(entry.source)]
@@ -192,7 +192,7 @@ def _existing(
     }
     written = set().union(*copied.values())
     gone = written - client.retry(partial(client.existing, written))
-    audit.coverage += Coverage(
+    audit.tally += Tally(
         sum(
             entry.records
             for ledger_entries in entries.values()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.coverage import CoverageMap, Selected, coverage, last_history, select
 from relay_pipelines.audit.part_count import PartResult
-from relay_pipelines.audit.recount import UNTIMED, Recount, gap_finding, merged
+from relay_pipelines.audit.recount import UNTIMED, Recount, gap_finding
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart, uncopied
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed
@@ -27,7 +27,7 @@ from relay_pipelines.audit.source_logs import (
 from relay_pipelines.audit.verdict import (
     UNEXPLAINED,
     UNREADABLE,
-    Coverage,
+    Tally,
     Verdict,
     judge,
     total,
@@ -110,7 +110,7 @@ class PartitionAudit:
         """The sum of the parts that could be counted; None if none could."""
         counted = sorted(self.counted, key=lambda part: part.range)
         counts = [part.count for part in counted if part.count is not None]
-        return merged(self.coverage.range, counts) if counts else None
+        return Recount(self.coverage.range, counts) if counts else None
 
     @property
     def records(self) -> int:
@@ -129,22 +129,23 @@ class PartitionAudit:
         return verdict_of(self.level, [self])
 
     @property
-    def records_seen(self) -> Coverage:
+    def records_seen(self) -> Tally:
         """What became of the records that the ledger has in the range."""
         copied = self.coverage.copied
-        ledger = Coverage(entries=len(self.chain.records), expired=self.chain.expired)
+        ledger = Tally(entries=len(self.chain.records), expired=self.chain.expired)
         recount = self.counted_so_far
         if self.level.compares:
             seen = ledger + self._compared(copied)
         elif self.level is Level.RECOUNT and recount is not None:
-            seen = ledger + replace(recount.records_seen, records=copied)
+            seen = ledger + replace(recount.tally, records=copied)
         else:
-            seen = ledger + Coverage(copied, left_out=0 if self.level is Level.RECOUNT else copied)
+            left_out = 0 if self.level is Level.RECOUNT else copied
+            seen = ledger + Tally(copied, left_out=left_out)
         if self._unreadable:
             return seen.explained(UNREADABLE)
         return seen if self._differences else seen.explained(UNEXPLAINED)
 
-    def _compared(self, copied: int) -> Coverage:
+    def _compared(self, copied: int) -> Tally:
         """Return what became of the records of the chunks that are compared."""
         not_verified = Counter(self.uncompared)
         for result in self.results:
@@ -155,9 +156,9 @@ class PartitionAudit:
         left_out = copied - sampled if self.level is Level.SAMPLE else 0
         same = sum(min(result.records, result.chunk.records) for result in self.results)
         gone = sum(result.superseded for result in self.results)
-        return Coverage(
+        return Tally(
             max(copied, sampled),
-            same - gone,
+            by_content=same - gone,
             left_out=left_out,
             not_verified=not_verified,
             superseded=gone,
@@ -178,10 +179,9 @@ class PartitionAudit:
         recount = self.counted_so_far
         if recount is not None:
             lines += recount.problems
-            if recount.foreign_at is not None:
-                counts = recount.by_destination.items()
-                at = next((to for to, each in counts if each.foreign), str(self.destination))
-                there = f"{at} at offset {recount.foreign_at}"
+            if first_foreign := recount.first_foreign:
+                at = first_foreign.destination or str(self.destination)
+                there = f"{at} at offset {first_foreign.foreign_at}"
                 lines.append(f"the first record that this mirror did not write is in {there}")
         first = self.first_difference
         if first is not None and first.difference is not None:
@@ -208,10 +208,10 @@ class PartitionAudit:
         """What people may not expect, and what could not be compared."""
         gaps = [gap_finding(str(self.topic_partition), gap) for gap in self.coverage.gaps]
         recount = self.counted_so_far
-        if recount is not None and self.level.compares:  # which says itself what it could not
-            recount = replace(recount, not_compared=Counter())
-        lines = [*(self._untimed if recount is None else recount.notes)]
-        if self.source_unread and recount is not None and recount.not_verified:
+        # a comparison says itself what it could not compare
+        by_count = not self.level.compares
+        lines = self._untimed if recount is None else recount.notes(by_count=by_count)
+        if self.source_unread and recount is not None and recount.tally.not_verified:
             lines.append(
                 f"whether the source keeps the records that are gone is not known:"
                 f" {self.source_unread}"

@@ -402,7 +402,8 @@ def _first_difference(tp: TopicPartition, partition_audit: PartitionAudit) -> di
     first = partition_audit.first_difference
     if first is None or first.difference is None:
         recount = partition_audit.counted_so_far
-        offset = None if recount is None else recount.foreign_at
+        foreign = None if recount is None else recount.first_foreign
+        offset = None if foreign is None else foreign.foreign_at
         where = partition_audit.coverage.range if offset is None else partition_audit.destination
         place = {} if offset is None else {"first difference: offset": offset}
         return {

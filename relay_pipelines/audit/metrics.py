@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relay_pipelines.audit.audit import Audit, verdict_of
 from relay_pipelines.audit.request import AuditRequest
-from relay_pipelines.audit.verdict import Coverage, State, Verdict
+from relay_pipelines.audit.verdict import State, Tally, Verdict
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.invocation import require_replaceable
 from relay_pipelines.metrics.catalog import PREFIX, collector, metric
@@ -40,7 +40,7 @@ class Audited(NamedTuple):
         One without a topic if there is no audit of the mirror.
         """
         asked = self.request.topics or (("",) if self.audit is None else ())
-        verdicts = dict.fromkeys(asked, Verdict(State.FAILED, Coverage()))
+        verdicts = dict.fromkeys(asked, Verdict(State.FAILED, Tally()))
         if self.audit is not None:
             for topic, partitions in self.audit.topics.items():
                 verdicts[topic] = verdict_of(self.audit.level, partitions)
@@ -76,7 +76,7 @@ def write(path: Path, audited: Audited) -> None:
     seen = {
         topic: Seen(
             bool(verdict.exit_code(strict=strict)),
-            audited.request.is_part or verdict.coverage.left_out > 0,
+            audited.request.is_part or verdict.tally.left_out > 0,
         )
         for topic, verdict in verdicts.items()
     }
@@ -86,7 +86,7 @@ def write(path: Path, audited: Audited) -> None:
             failed.labels(audited.mirror, topic, _CHECK).set(seen[topic].fails)
             for state in State:
                 states.labels(audited.mirror, topic, state).set(state is verdicts[topic].state)
-            for name, number in verdicts[topic].coverage.numbers.items():
+            for name, number in verdicts[topic].tally.numbers.items():
                 records.labels(audited.mirror, topic, name).set(number)
 
 

@@ -13,8 +13,8 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from relay_pipelines.audit.chunks import AuditJob
-from relay_pipelines.audit.coverage import RangeIndex
-from relay_pipelines.audit.recount import DestinationCount, Recount, merged_with_ledger
+from relay_pipelines.audit.coverage import RangeIndex, coverage
+from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
 from relay_pipelines.audit.retention import (
     RETENTION_CONFIGS,
@@ -89,7 +89,9 @@ def count_ranges(
         own = [*islice(counts, len(some))]
         counted = [count for count in own if isinstance(count, DestinationCount)]
         errors = [count for count in own if isinstance(count, RelayError)]
-        whole = merged_with_ledger(offset_range, counted, known.covering(offset_range))
+        entries = known.covering(offset_range)
+        covered = coverage(offset_range, entries, offset_range.end)
+        whole = Recount(offset_range, counted, covered, entries)
         results.append(errors[0] if errors else whole)
     return results
 
@@ -260,7 +262,8 @@ class PartCount:
         was_empty: bool = False,
     ) -> None:
         self.result = DestinationCount(part.range)
-        self.result.recorded = sum(entry.records for entry in part.entries)
+        self._tally = self.result.tally
+        self._tally.records = sum(entry.records for entry in part.entries)
         self._part = part
         self._was_empty = was_empty
         self._chunks = [ChunkCount(entry, is_compacted) for entry in part.entries]
@@ -280,9 +283,8 @@ class PartCount:
         chunk = self._chunks[positions[0]] if positions else None
         if chunk is not None and chunk.is_own(batch):
             chunk.add(batch)
-            self.result.counted += header.records
-            last_ms = header.max_timestamp_ms
-            self.result.date(header.first_timestamp_ms, last_ms if last_ms >= 0 else None)
+            self._tally.counted += header.records
+            self._date(header)
         elif not positions[1:] and not [*self._others.containing(header.base_offset)]:
             self._add_unknown(header)
 
@@ -292,28 +294,37 @@ class PartCount:
         Args:
             low: up to where retention may have deleted records.
         """
-        result = self.result
+        tally = self._tally
         for chunk in self._chunks:
-            result.untimed += chunk.untimed
+            tally.untimed += chunk.untimed
             missing = chunk.missing(low)
             if missing is None:
-                result.differing += 1
+                tally.differing += 1
                 continue
-            result.not_verified.update(missing)
+            tally.not_verified.update(missing)
             if why := chunk.why_not_compared(missing):
-                result.not_compared.update({why: chunk.records} if chunk.records else {})
+                tally.not_compared.update({why: chunk.records} if chunk.records else {})
             elif chunk.has_its_digest:
-                result.by_content += chunk.records
+                tally.by_content += chunk.records
             else:
-                result.differing += 1
+                tally.differing += 1
+
+    def _date(self, header: BatchHeader) -> None:
+        result, first_ms, last_ms = self.result, header.first_timestamp_ms, header.max_timestamp_ms
+        if first_ms is not None:
+            earlier = first_ms if result.first_ms is None else result.first_ms
+            result.first_ms = min(first_ms, earlier)
+        if last_ms >= 0:
+            result.last_ms = max(last_ms, -1 if result.last_ms is None else result.last_ms)
 
     def _add_unknown(self, header: BatchHeader) -> None:
         """Count records that no entry names; after the accounted offsets, one may name them yet."""
-        result, offset, accounted = self.result, header.base_offset, self._part.accounted
+        tally, offset, accounted = self._tally, header.base_offset, self._part.accounted
         if self._part.created_id is not None and not self._was_empty:
-            result.uncopied += header.records
+            tally.uncopied += header.records
         elif accounted is not None and offset < accounted.start:
-            result.unattributed += header.records
+            tally.unattributed += header.records
         elif header.records and (accounted is None or offset < accounted.end):
-            result.foreign_at = offset if result.foreign_at is None else result.foreign_at
-            result.foreign += header.records
+            tally.foreign += header.records
+            if self.result.foreign_at is None:
+                self.result.foreign_at = offset

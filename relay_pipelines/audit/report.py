@@ -29,7 +29,7 @@ def audit_table(audit: Audit) -> Table:
     for partition_audit in audit.partitions.values():
         counts = partition_audit.coverage.counts
         copied, verdict = counts.pop("copied", 0), partition_audit.verdict
-        seen = verdict.coverage
+        seen = verdict.tally
         compared = seen.by_content, seen.by_count, seen.unverified
         table.add_row(
             tables.offset_range(partition_audit.coverage.range),
@@ -94,14 +94,17 @@ def statement_document(audit: StatementAudit) -> Document:
 
 
 def _verdict(found: Verdict) -> Document:
-    coverage = found.coverage
+    seen = found.tally
     return {
         "verdict": str(found.state),
         "summary": str(found),
         "coverage": {
-            **dataclasses.asdict(coverage),
-            "not_verified": dict(coverage.not_verified),
-            "differing": coverage.unexplained,
+            "records": seen.records,
+            "entries": seen.entries,
+            "expired": seen.expired,
+            **seen.numbers,
+            "not_verified": dict(seen.not_verified),
+            "differing": seen.unexplained,
         },
     }
 
@@ -138,15 +141,15 @@ def _audited(partition_audit: PartitionAudit) -> Document:
         "duplicated": _starts_and_ends(partition_audit.coverage.duplicated),
         "recount": counted
         and {
-            "recorded": counted.recorded,
-            "counted": counted.counted,
-            "foreign": counted.foreign,
-            "first_foreign_offset": counted.foreign_at,
-            "differing_chunks": counted.differing,
-            "not_compared": dict(counted.not_compared),
-            "not_verified": dict(counted.not_verified),
-            "untimed": counted.untimed,
-            "uncopied": counted.uncopied,
+            "recorded": counted.tally.records,
+            "counted": counted.tally.counted,
+            "foreign": counted.tally.foreign,
+            "first_foreign_offset": counted.first_foreign and counted.first_foreign.foreign_at,
+            "differing_chunks": counted.tally.differing,
+            "not_compared": dict(counted.tally.not_compared),
+            "not_verified": dict(counted.tally.not_verified),
+            "untimed": counted.tally.untimed,
+            "uncopied": counted.tally.uncopied,
         },
         "comparison": {
             "rule": partition_audit.rule,

@@ -6,8 +6,8 @@ Tables, JSON, pages, checks, metrics and exit codes follow from it. Pure functio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from relay_pipelines.errors import DIFFERENCE
@@ -33,41 +33,55 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """What became of the records that were to be audited; each of them is counted once.
+@dataclass(slots=True)
+class Tally:
+    """What became of records: one sum, from the batches of a part up to a whole mirror.
+
+    A record that the ledger has is in one of `by_content`, `not_compared`, `not_verified`,
+    `left_out` and `superseded`, unless it differs.
 
     Args:
-        records: as many as the ledger has.
+        records: as many as the ledger has for the chunks that were looked at.
+        counted: those that a count has found where these chunks are.
         by_content: they are the same, compared by their bytes or by the digest of the copy.
-        by_count: they are there, and nothing more is known.
+        not_compared: they are there, and nothing more is known, by reason.
+        not_verified: nobody could look at them, or they are gone and may be, by reason.
         left_out: a sample, or the level, reads others or none.
-        not_verified: how many nobody could look at, by reason.
+        superseded: compaction has removed them, and a later record of their key is there.
+        untimed: those found whose timestamps the destination's brokers have set.
+        differing: chunks whose bytes differ from those that were produced, or which have another
+            number of records that nothing explains.
+        foreign: records between and after the chunks that this mirror did not write.
+        unattributed: such records where ledger entries have expired: those may have named them.
+        uncopied: records before the first copy, or where there is none, in a topic that the mirror
+            has not created: somebody may have written them before it began.
         entries: of the ledger, which were verified.
         expired: ledger entries that retention has deleted; nobody knows how many records they had.
-        superseded: compaction has removed them, and a later record of their key is there.
     """
 
     records: int = 0
+    counted: int = 0
     by_content: int = 0
-    by_count: int = 0
+    not_compared: Counter[str] = field(default_factory=Counter)
+    not_verified: Counter[str] = field(default_factory=Counter)
     left_out: int = 0
-    not_verified: Mapping[str, int] = field(default_factory=dict)
+    superseded: int = 0
+    untimed: int = 0
+    differing: int = 0
+    foreign: int = 0
+    unattributed: int = 0
+    uncopied: int = 0
     entries: int = 0
     expired: int = 0
-    superseded: int = 0
 
-    def __add__(self, other: Coverage) -> Coverage:
-        return Coverage(
-            self.records + other.records,
-            self.by_content + other.by_content,
-            self.by_count + other.by_count,
-            self.left_out + other.left_out,
-            Counter(self.not_verified) + Counter(other.not_verified),
-            self.entries + other.entries,
-            self.expired + other.expired,
-            self.superseded + other.superseded,
-        )
+    def __add__(self, other: Tally) -> Tally:
+        names = [each.name for each in fields(self)]
+        return Tally(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    @property
+    def by_count(self) -> int:
+        """Records that are there, and of which nothing more is known."""
+        return self.not_compared.total()
 
     @property
     def compared(self) -> int:
@@ -77,7 +91,7 @@ class Coverage:
     @property
     def unverified(self) -> int:
         """Records that nobody could look at."""
-        return sum(self.not_verified.values())
+        return self.not_verified.total()
 
     @property
     def unexplained(self) -> int:
@@ -85,10 +99,9 @@ class Coverage:
         explained = self.compared + self.left_out + self.unverified + self.superseded
         return self.records - explained
 
-    def explained(self, why: str) -> Coverage:
-        """Return the coverage with a reason for what is in no other number."""
-        more = {why: self.unexplained} if self.unexplained > 0 else {}
-        return self + Coverage(not_verified=more)
+    def explained(self, why: str) -> Tally:
+        """Return the tally with a reason for what is in no other number."""
+        return self + Tally(not_verified=+Counter({why: self.unexplained}))
 
     @property
     def is_whole(self) -> bool:
@@ -141,13 +154,13 @@ class Verdict:
     """
 
     state: State
-    coverage: Coverage
+    tally: Tally
     why: str = ""
     has_notes: bool = False
     reads: bool = True
 
     def __str__(self) -> str:
-        seen = self.coverage
+        seen = self.tally
         if not self.reads and not self.why:
             entries = f"{seen.entries:,} ledger {'entry' if seen.entries == 1 else 'entries'}"
             return f"{self.state}: {entries} compared; this level reads no records"
@@ -173,7 +186,7 @@ class Verdict:
         return _FAILED if self.state in {State.FAILED, State.NOT_VERIFIED} else 0
 
 
-def judge(coverage: Coverage, findings: Iterable[Finding], *, reads: bool = True) -> Verdict:
+def judge(tally: Tally, findings: Iterable[Finding], *, reads: bool = True) -> Verdict:
     """Return the verdict on what was found.
 
     Args:
@@ -182,33 +195,33 @@ def judge(coverage: Coverage, findings: Iterable[Finding], *, reads: bool = True
         reads: whether the level reads records; else it compares ledger entries alone.
     """
     severities = {finding.severity for finding in findings}
-    has_notes = Severity.WARNING in severities or not coverage.is_whole
+    has_notes = Severity.WARNING in severities or not tally.is_whole
     if Severity.DIFFERENCE in severities:
         state = State.DIFFERS
     elif Severity.ERROR in severities:
         state = State.FAILED
-    elif coverage.compared or coverage.superseded if reads else coverage.entries:
+    elif tally.compared or tally.superseded if reads else tally.entries:
         state = State.AGREES
-    elif coverage.records > coverage.left_out:
+    elif tally.records > tally.left_out:
         state = State.NOT_VERIFIED
     else:
-        return Verdict(State.NOTHING, coverage, _nothing(coverage), has_notes, reads)
-    return Verdict(state, coverage, has_notes=has_notes, reads=reads)
+        return Verdict(State.NOTHING, tally, _nothing(tally), has_notes, reads)
+    return Verdict(state, tally, has_notes=has_notes, reads=reads)
 
 
-def _nothing(coverage: Coverage) -> str:
-    if coverage.records:
-        return f"the chunks of the sample have none of the {coverage.records:,} records"
-    if not coverage.expired:
+def _nothing(tally: Tally) -> str:
+    if tally.records:
+        return f"the chunks of the sample have none of the {tally.records:,} records"
+    if not tally.expired:
         return NOTHING_COPIED
-    if coverage.entries:
+    if tally.entries:
         return f"{NOTHING_COPIED} in the ledger entries that retention has left"
     return (
-        f"retention has deleted all {coverage.expired:,} ledger entries, and the checkpoint says"
+        f"retention has deleted all {tally.expired:,} ledger entries, and the checkpoint says"
         " that none is missing"
     )
 
 
-def total(coverages: Iterable[Coverage]) -> Coverage:
-    """Return the coverage of several topic-partitions."""
-    return sum(coverages, Coverage())
+def total(tallies: Iterable[Tally]) -> Tally:
+    """Return the tally of several topic-partitions."""
+    return sum(tallies, Tally())

@@ -94,7 +94,7 @@ def recount(
         windows = _WindowCount(client, committed_since_ms, generations, ledger_ends, source_configs)
         results = windows.count(offset_ranges)
         counted = [each for each in results.values() if isinstance(each, Recount)]
-        if doubtful := [each for each in counted if each.foreign or each.forged]:
+        if doubtful := [each for each in counted if each.tally.foreign or each.forged]:
             # others may have committed since the ledger was read, or replays before its entries
             copies = {each.scanned.topic_partition for each in doubtful if each.scanned}
             before = client.retry(partial(read_before_ledger, client, mirror, copies))

@@ -154,8 +154,8 @@ def _materialization(
         description=f"Replay {replay.id} of {request.topic}, from the {request.side}",
         metadata={
             "replay": replay.id,
-            "records": sum(count.recorded for count in counted.values()),
-            "counted (records)": sum(count.counted for count in counted.values()),
+            "records": sum(count.tally.records for count in counted.values()),
+            "counted (records)": sum(count.tally.counted for count in counted.values()),
             "copied by this run (records)": result.records,
             "copied by this run (bytes)": result.size_bytes,
             "read from": request.side.value,

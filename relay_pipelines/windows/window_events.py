@@ -165,7 +165,7 @@ def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
     return {
         "partition": planned.topic_partition.partition,
         "committed": count(found.records if found else 0),
-        "counted": count(found.counted if found else 0),
+        "counted": count(found.tally.counted if found else 0),
         "result": _result(found) if found else "",
         "source offsets": f"[{planned.start}, {planned.end})",
     }
@@ -179,8 +179,8 @@ def _detail(counted: Recount, source_end: int) -> Sequence[str]:
     ]
     return (
         str(counted.range.topic_partition.partition),
-        ", ".join(sorted(counted.nodes)),
-        count(counted.reencoded),
+        ", ".join(sorted({entry.node for entry in counted.entries})),
+        count(sum(entry.reencoded for entry in counted.entries)),
         ", ".join(left_out),
         f"[{counted.scanned.start}, {counted.scanned.end})" if counted.scanned else "",
         count(source_end),
@@ -191,7 +191,7 @@ def _result(counted: Recount) -> str:
     if counted.problems:
         return "; ".join(counted.problems)
     done = f"superseded: {count(counted.superseded)} offsets" if counted.superseded else "complete"
-    return "; ".join([done, *counted.not_verified])
+    return "; ".join([done, *counted.tally.not_verified])
 
 
 _DESCRIPTION = (
@@ -253,7 +253,7 @@ def _words(topic: TopicReport, verdict: Verdict) -> str:
 
 def _metadata(topic: TopicReport, verdict: Verdict, *, passes: bool) -> dict[str, Any]:
     """What was compared; of what is wrong or unusual, only what there is."""
-    seen = verdict.coverage
+    seen = verdict.tally
     # where all is well, the materialisation of the window has the same table
     table = {} if passes and topic.is_complete else {"topic-partitions": counts(topic)}
     unusual = {
@@ -261,12 +261,14 @@ def _metadata(topic: TopicReport, verdict: Verdict, *, passes: bool) -> dict[str
         "not verified (records)": seen.unverified,
         "of other windows (records)": topic.recorded - topic.records,
         "superseded (offsets)": sum(count.superseded for count in topic.recounts.values()),
-        "written by others (records)": sum(count.foreign for count in topic.recounts.values()),
+        "written by others (records)": sum(
+            count.tally.foreign for count in topic.recounts.values()
+        ),
     }
     return {
         "verdict": str(verdict.state),
         "committed (records)": topic.records,
-        "counted (records)": sum(count.counted for count in topic.recounts.values()),
+        "counted (records)": sum(count.tally.counted for count in topic.recounts.values()),
         "compared by content (records)": seen.by_content,
         **{name: number for name, number in unusual.items() if number},
         **table,

@@ -77,12 +77,12 @@ class TopicReport:
     @property
     def entries(self) -> Iterator[LedgerEntry]:
         """The ledger entries of the chunks that cover the window, as its recount knows them."""
-        return chain.from_iterable(counted.entries for counted in self.recounts.values())
+        return chain.from_iterable(counted.chunks for counted in self.recounts.values())
 
     @property
     def recorded(self) -> int:
         """Records that the ledger has for the chunks that cover the window."""
-        return sum(counted.recorded for counted in self.recounts.values())
+        return sum(counted.tally.records for counted in self.recounts.values())
 
     @property
     def records(self) -> int:
@@ -109,9 +109,7 @@ class TopicReport:
     def verdict(self) -> Verdict:
         """What the recount found, with what it rests on."""
         seen = (
-            counted.records_seen
-            if counted.problems
-            else counted.records_seen.explained(UNEXPLAINED)
+            counted.tally if counted.problems else counted.tally.explained(UNEXPLAINED)
             for counted in self.recounts.values()
         )
         return judge(total(seen), self.findings)
@@ -158,7 +156,7 @@ def _findings(where: str, counted: Recount) -> Iterator[Finding]:
         )
     for gap in counted.gaps:
         yield gap_finding(where, gap)
-    if expired := counted.not_verified[Why.RETENTION]:
+    if expired := counted.tally.not_verified[Why.RETENTION]:
         yield warning(Kind.NOT_VERIFIED, where, records_gone(Why.RETENTION, expired))
     for line in counted.writer_notes:
         yield warning(Kind.NOT_VERIFIED, where, line)

@@ -417,7 +417,7 @@ class TestSource:
             assert found.verdict.exit_code() == 1
         found = audited.audit()
         assert found.recount is not None
-        assert found.recount.counted == 100
+        assert found.recount.tally.counted == 100
 
     def test_a_node_with_other_offsets(self, audited: Audited) -> None:
         """Each chunk is compared with the node that it was read from, in whatever order they are.
@@ -432,7 +432,7 @@ class TestSource:
         (found,) = audit.partitions.values()
         assert {result.node for result in found.results} == {name}
         audit = audited.audit_nodes(shifted)
-        seen = audit.verdict.coverage
+        seen = audit.verdict.tally
         assert (differences(audit), seen.by_content, seen.unverified) == ([], 30, 70)
         assert f"they were copied from node {name}" in str(audit.verdict)
 
@@ -445,7 +445,7 @@ class TestSource:
         audit = audited.audit_nodes({name: mirror.source, **shifted})
         assert differences(audit) == []
         assert why in str(audit.verdict)
-        assert audit.verdict.coverage.unverified == 70, "no marker lies before the first 30"
+        assert audit.verdict.tally.unverified == 70, "no marker lies before the first 30"
 
 
 class TestNotCompared:
@@ -769,7 +769,7 @@ def test_copies_in_two_topics(
     mirror.write(numbered(5, first=200))
     mirror.copy(100)
     found = audited.audit(level)
-    assert (differences(found), found.recount and found.recount.counted) == ([], 105)
+    assert (differences(found), found.recount and found.recount.tally.counted) == ([], 105)
     # the former topic may lose records, the present one keeps everything
     audited.section = {"topics": {"config_keys": []}}
     mirror.configure_copy(retention_ms=nearly_expired_ms())

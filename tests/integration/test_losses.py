@@ -158,7 +158,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
 
     found = copied.recount(went_on, generation)
     assert [case.says in said for said in found.gaps] == [True]
-    assert (found.problems, found.counted) == ([], len(went_on))
+    assert (found.problems, found.tally.counted) == ([], len(went_on))
     if case.goes_on.start:
         assert not copied.recount(OffsetRange(copied.at, 0, 5), 0).gaps, (
             "what was copied before has nothing to do with it"

@@ -149,7 +149,7 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     sources = [value.decode().rpartition(":")[0] for value in pinned.copied()]
     assert sum(before != after for before, after in pairwise(sources)) > 3, "they did not meet"
     wanted = [copy_range.source for copy_range in ranges]
-    assert [(result.problems, result.counted) for result in pinned.recount(wanted)] == [
+    assert [(result.problems, result.tally.counted) for result in pinned.recount(wanted)] == [
         ([], 50)
     ] * 4
 
@@ -163,7 +163,7 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
         for result in pinned.recount(wanted):
             readable = len(left.get(str(result.range.topic_partition), []))
             # whole batches, of ten records: the broker deletes no part of one
-            assert (result.problems, result.counted) == ([], -(-readable // 10) * 10)
+            assert (result.problems, result.tally.counted) == ([], -(-readable // 10) * 10)
 
     write(pinned.destination, pinned.to, [Record(None, b"of nobody")])
     assert any(

@@ -14,6 +14,7 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.audit import part_count
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Why
+from relay_pipelines.audit.verdict import Tally
 from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
@@ -115,11 +116,12 @@ class TestComplete:
         mirror.copy(0, 50)
         mirror.copy(50)
         found = count(mirror, 0, 100)
-        assert (found.problems, found.recorded, found.counted) == ([], 100, 100)
-        assert (found.foreign, found.unaccounted) == (0, 0)
+        assert (found.problems, found.tally.records, found.tally.counted) == ([], 100, 100)
+        assert (found.tally.foreign, found.unaccounted) == (0, 0)
         end = settled_end(mirror.destination, mirror.at)
         assert found.scanned == OffsetRange(mirror.at, 0, end)
-        assert (found.nodes, found.by_content, found.notes) == ({mirror.source.name}, 100, [])
+        assert [entry.node for entry in found.entries] == [mirror.source.name] * 2
+        assert (found.tally.by_content, found.notes()) == (100, [])
         first, *_, last = (record.timestamp[1] for record in numbered(100))
         assert (found.first_ms, found.last_ms) == (first, last)
 
@@ -129,7 +131,7 @@ class TestComplete:
         mirror.copy()
         for start, end in ((0, cut), (cut, 100)):
             found = count(mirror, start, end)
-            assert (found.problems, found.recorded, found.counted) == ([], 100, 100)
+            assert (found.problems, found.tally.records, found.tally.counted) == ([], 100, 100)
             assert found.records == end - start
 
     def test_offsets_without_records_are_accounted_for(self, mirror: Mirror) -> None:
@@ -139,14 +141,14 @@ class TestComplete:
         mirror.write(numbered(5, first=300))
         mirror.copy()
         found = count(mirror, 0, 127)
-        assert (found.problems, found.recorded, found.counted) == ([], 115, 115)
+        assert (found.problems, found.tally.records, found.tally.counted) == ([], 115, 115)
         assert found.skipped == {"control": 2, "aborted": 10}
         halves = count(mirror, 0, 105), count(mirror, 105, 127)
         assert [half.records for half in halves] == [0, 115], "nobody knows which are whose"
         transaction(mirror, commit=False)
         mirror.copy(127)
         found = count(mirror, 127, 138)
-        assert (found.problems, found.recorded, found.counted, found.notes) == ([], 0, 0, [])
+        assert (found.problems, found.tally, found.notes()) == ([], Tally(), [])
         assert found.skipped == {"control": 1, "aborted": 10}
 
     def test_records_from_before_the_mirror(self, mirror: Mirror) -> None:
@@ -159,7 +161,7 @@ class TestComplete:
         mirror.write(numbered(7))
         mirror.copy(111)
         found = count(mirror, 100, 118)
-        assert (found.problems, found.recorded, found.counted, found.notes) == ([], 7, 7, [])
+        assert (found.problems, found.tally, found.notes()) == ([], Tally(7, 7, 7), [])
 
     def test_an_empty_range(self, mirror: Mirror) -> None:
         """An empty range passes without a request."""
@@ -181,16 +183,16 @@ class TestComplete:
         mirror.configure_copy(compression_type="gzip")
         assert mirror.try_copy(40).status is Status.DONE
         found = count(mirror, 0, 100)
-        assert (found.problems, found.counted, found.by_content) == ([], 100, 40)
-        assert (found.not_compared, found.not_verified) == ({Why.RECOMPRESSED: 60}, {})
+        assert (found.problems, found.tally.counted, found.tally.by_content) == ([], 100, 40)
+        assert (found.tally.not_compared, found.tally.not_verified) == ({Why.RECOMPRESSED: 60}, {})
 
     def test_a_destination_that_sets_timestamps(self, mirror: Mirror) -> None:
         """Everything else is compared; how many timestamps could not be, is noted."""
         mirror.configure_copy(message_timestamp_type="LogAppendTime")
         assert mirror.try_copy().status is Status.DONE
         found = count(mirror, 0, 100)
-        assert (found.problems, found.by_content, found.untimed) == ([], 100, 100)
-        assert found.notes == ["timestamps that the destination's brokers have set: 100"]
+        assert (found.problems, found.tally.by_content, found.tally.untimed) == ([], 100, 100)
+        assert found.notes() == ["timestamps that the destination's brokers have set: 100"]
 
     @pytest.mark.parametrize("where", ["copies", "ledger"])
     def test_what_a_transaction_hides_is_waited_for(self, mirror: Mirror, where: str) -> None:
@@ -228,10 +230,10 @@ class TestThinned:
         for offset in (20, 50):
             delete_before(mirror.destination, mirror.at, offset)
             found = count(mirror, 0, 50)
-            assert (found.problems, found.recorded) == ([], 50)
-            assert found.not_verified == ({Why.RETENTION: 50} if offset == 50 else {})
+            assert (found.problems, found.tally.records) == ([], 50)
+            assert found.tally.not_verified == ({Why.RETENTION: 50} if offset == 50 else {})
         behind = count(mirror, 50, 100)
-        assert (behind.problems, behind.counted, behind.notes) == ([], 50, [])
+        assert (behind.problems, behind.tally.counted, behind.notes()) == ([], 50, [])
 
     def test_retention_comes_while_it_counts(
         self, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
@@ -248,7 +250,7 @@ class TestThinned:
 
         monkeypatch.setattr(part_count, "read", late)
         found = count(mirror, 0, 100)
-        assert (found.problems, found.counted, left) == ([], 100, [])
+        assert (found.problems, found.tally.counted, left) == ([], 100, [])
 
     @pytest.mark.parametrize(
         ("limits", "is_explained"),
@@ -271,8 +273,8 @@ class TestThinned:
         delete_before(mirror.destination, mirror.at, 50)  # brokers refuse it while it is compacted
         may_delete(mirror, **limits)
         found = count(mirror, 0, 50)
-        assert found.not_verified == ({Why.RETENTION: 50} if is_explained else {})
-        assert found.truncated_at == (None if is_explained else 50)
+        assert found.tally.not_verified == ({Why.RETENTION: 50} if is_explained else {})
+        assert found.counts[0].truncated_at == (None if is_explained else 50)
         assert (found.problems == []) == is_explained
         if limits == {"retention_ms": -1}:
             begins = (
@@ -299,8 +301,8 @@ class TestThinned:
         mirror.copy()
         delete_before(mirror.destination, mirror.at, settled_end(mirror.destination, mirror.at))
         found = count(mirror, 0, 100)
-        assert (found.problems, found.counted) == ([], 0)
-        assert found.not_verified == {Why.RETENTION: 100}
+        assert (found.problems, found.tally.counted) == ([], 0)
+        assert found.tally.not_verified == {Why.RETENTION: 100}
 
     def test_a_compacted_destination(
         self, source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
@@ -317,7 +319,7 @@ class TestThinned:
         mirror.write(numbered(100))
         assert mirror.try_copy().status is Status.DONE
         # only then may the cleaner come: it could be faster than the first recount
-        assert count(mirror, 0, 100).counted == 100
+        assert count(mirror, 0, 100).tally.counted == 100
         eager = {"segment_ms": 100, "min_cleanable_dirty_ratio": 0.01, "max_compaction_lag_ms": 100}
         mirror.configure_copy(cleanup_policy="compact", **eager)
 
@@ -332,9 +334,9 @@ class TestThinned:
 
         independent.until(cleaned, "compaction")
         found = count(mirror, 0, 100)
-        assert (found.problems, found.recorded, found.counted) == ([], 100, 7)
-        assert (found.by_content, found.not_verified) == (0, {Why.REMOVED: 93})
-        assert found.not_compared == {Why.CLEANED: 7}
+        assert (found.problems, found.tally.records, found.tally.counted) == ([], 100, 7)
+        assert (found.tally.by_content, found.tally.not_verified) == (0, {Why.REMOVED: 93})
+        assert found.tally.not_compared == {Why.CLEANED: 7}
         # the source still has them, and a copy that follows it should
         kept = count(mirror, 0, 100, source_config={"cleanup.policy": "delete"})
         assert kept.problems == [
@@ -355,7 +357,7 @@ class TestThinned:
         replace_copy(mirror, numbered(120))
         mirror.configure_copy(**config)
         found = count(mirror, 0, 100)
-        assert (found.problems, found.not_verified) == ([COUNTS.format(100, 120)], {})
+        assert (found.problems, found.tally.not_verified) == ([COUNTS.format(100, 120)], {})
 
     @pytest.mark.parametrize("kept", [12, 99])
     def test_compaction_excuses_no_other_loss(self, mirror: Mirror, kept: int) -> None:
@@ -373,7 +375,7 @@ class TestThinned:
         mirror.copy()
         mirror.configure_copy(**config)
         assert (found := count(mirror, 0, 100)).problems == []
-        assert (found.by_content, found.notes) == (100, [])
+        assert (found.tally.by_content, found.notes()) == (100, [])
         replace_copy(mirror, numbered(100, first=1))
         mirror.configure_copy(**config)
         assert count(mirror, 0, 100).problems == [BYTES]
@@ -424,7 +426,7 @@ class TestTampered:
         assert count(mirror, 50, 100).problems == [COUNTS.format(50, 0)]
         replace_copy(mirror, numbered(50, first=1))
         found = count(mirror, 0, 50)
-        assert (found.problems, found.counted) == ([BYTES], 50)
+        assert (found.problems, found.tally.counted) == ([BYTES], 50)
 
     def test_losses_after_a_first_chunk_without_records(self, mirror: Mirror) -> None:
         """A chunk without a destination range is no sign that retention deleted anything."""
@@ -435,14 +437,15 @@ class TestTampered:
         mirror.copy(111)
         replace_copy(mirror, numbered(3))
         found = count(mirror, 100, 118)
-        assert (found.problems, found.not_verified) == ([COUNTS.format(7, 3)], {})
+        assert (found.problems, found.tally.not_verified) == ([COUNTS.format(7, 3)], {})
 
     def test_records_added_after_the_last_chunk(self, mirror: Mirror) -> None:
         """Records of another writer are reported."""
         mirror.copy()
         write(mirror.destination, mirror.at, numbered(3))
         found = count(mirror, 0, 100)
-        assert (found.problems, found.counted, found.foreign) == ([FOREIGN.format(3)], 100, 3)
+        assert found.problems == [FOREIGN.format(3)]
+        assert (found.tally.counted, found.tally.foreign) == (100, 3)
 
     def test_records_added_between_two_chunks(self, mirror: Mirror) -> None:
         """The window of the first chunk reports them; a window of both reports them once."""
@@ -506,7 +509,7 @@ class TestTampered:
         """The ledger of other mirrors does not count; where there is none, that is no failure."""
         found = count(mirror, 0, 100)
         missing = [MISSING.format(100, 0, 100)]
-        assert (found.problems, found.scanned, found.nodes) == (missing, None, set())
+        assert (found.problems, found.scanned, found.entries) == (missing, None, [])
         bare = replace(mirror.destination, bootstrap_servers=mirror.source.bootstrap_servers)
         wanted = [OffsetRange(mirror.at, 0, 100)]
         counted = recount(mirror.name, wanted, bare, OPTIONS, SystemClock(), 0).counted

@@ -121,7 +121,7 @@ class Replayed:
         wanted = [self.mirror.range(0, 100).source]
         there, options = self.mirror.destination, self.mirror.options
         (found,) = recount(self.mirror.name, wanted, there, options, CLOCK, 0).counted.values()
-        assert (found.problems, found.counted) == ([], 100)
+        assert (found.problems, found.tally.counted) == ([], 100)
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ def test_into_the_same_topic(replayed: Replayed, monkeypatch: pytest.MonkeyPatch
     (counted,) = recount(
         mirror.name, wanted, mirror.destination, settings.copy_options, CLOCK, 0
     ).counted.values()
-    assert counted.foreign == 1, "records of nobody are still foreign"
+    assert counted.tally.foreign == 1, "records of nobody are still foreign"
 
 
 class TestFromTheDestination:

@@ -92,7 +92,7 @@ def test_bad_usage(
 def test_attest_writes_what_the_audit_reads(world: World, config: Path) -> None:
     done = relay(world, config, "attest", "-m", "m", "--output", str(world.path))
     audit = world.audit()
-    assert (done, differences(audit), audit.coverage.compared) == (0, [], 15)
+    assert (done, differences(audit), audit.tally.compared) == (0, [], 15)
 
 
 def test_attest_refuses_a_tampered_ledger(

@@ -39,7 +39,7 @@ def foreign(world: World) -> int:
     """How many records the recount of an audit takes for nobody's."""
     found = world.audited().recount
     assert found is not None
-    return found.foreign
+    return found.tally.foreign
 
 
 def test_what_a_statement_says(world: World) -> None:
@@ -65,7 +65,7 @@ def test_a_statement_holds(world: World) -> None:
     for end in (15, 20):
         world.copy(end)
         audit = world.audit()
-        assert (differences(audit), notes(audit), audit.coverage.compared) == ([], [], 15)
+        assert (differences(audit), notes(audit), audit.tally.compared) == ([], [], 15)
     log = world.copies.logs[ledger_topic.TOPIC]
     *old, newest, _ = log.entries
     del log.entries[: len(old)]
@@ -100,7 +100,7 @@ class TestWhatIsForeign:
         world.expire(lambda entry: entry.source.end <= 25)
         now_ms = Clock().now_ms() + MONTH_MS
         with patch.object(Clock, "now_ms", lambda _: now_ms):
-            assert (differences(world.audit()), world.audit().coverage.compared) == ([], 10)
+            assert (differences(world.audit()), world.audit().tally.compared) == ([], 10)
             world.write(99)
             assert foreign(world) == 1
 
@@ -139,7 +139,7 @@ class TestWhatIsForeign:
         forged = replace(known, mirror=replay_name("m", "x"), copies=end, ledger_head=head)
         world.expire(lambda entry: entry.number == 1)
         put(world.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(forged)))
-        assert (world.recount().foreign, world.recount().unattributed) == (1, 0)
+        assert (world.recount().tally.foreign, world.recount().tally.unattributed) == (1, 0)
         assert foreign(world) == 1
 
     def test_commits_after_the_ledger_was_read(self, world: World) -> None:
@@ -168,7 +168,7 @@ class TestWhatIsForeign:
         with patch.object(_WindowCount, "_read", before_a_commit):
             assert world.recount().problems == []
         world.write(99)
-        assert (world.recount().foreign, world.recount().unattributed) == (1, 0)
+        assert (world.recount().tally.foreign, world.recount().tally.unattributed) == (1, 0)
 
     @pytest.mark.parametrize("value", [b"rubbish", b'{"version":99}'])
     def test_a_replay_whose_entry_nobody_can_read(self, world: World, value: bytes) -> None:
@@ -240,10 +240,10 @@ def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
     put(world.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(moved)))
     world.copy(10)
     audit = world.audit()
-    assert (differences(audit), audit.coverage.compared) == ([], 15)
+    assert (differences(audit), audit.tally.compared) == ([], 15)
     world.attest()
     audit = world.audit()
-    assert (differences(audit), audit.coverage.compared) == ([], 10), "of the last history"
+    assert (differences(audit), audit.tally.compared) == ([], 10), "of the last history"
 
 
 def test_a_ledger_that_was_written_anew(world: World) -> None:

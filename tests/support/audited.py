@@ -6,7 +6,10 @@ from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.comparison import Difference, ShownRecord
 from relay_pipelines.audit.coverage import coverage
+from relay_pipelines.audit.part_count import PartResult
+from relay_pipelines.audit.recount import DestinationCount
 from relay_pipelines.audit.request import AuditRequest, Level
+from relay_pipelines.audit.verdict import Tally
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 
@@ -23,6 +26,14 @@ def entry(start: int, end: int, to: int | None = None, **skipped: int) -> Ledger
 
 def wanted(start: int, end: int) -> OffsetRange:
     return OffsetRange(AT, start, end)
+
+
+def counted(start: int, end: int, records: int, there: int, foreign: int = 0) -> PartResult:
+    """A part that was counted; what others wrote begins at offset 30."""
+    tally = Tally(records, there, foreign=foreign)
+    offsets = wanted(start, end)
+    count = DestinationCount(offsets, None, tally, 30 if foreign else None)
+    return PartResult(offsets, 100, count)
 
 
 CHUNKS = [entry(0, 10), entry(10, 30, filtered=5), entry(30, 40, aborted=9, control=1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +15,12 @@ from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.part_count import PartCount, PartResult, count_parts, count_ranges
-from relay_pipelines.audit.recount import DestinationCount, Recount, merged
+from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.retention import CleanupPolicies, Retention, followed
 from relay_pipelines.audit.spark_job import groups_of
+from relay_pipelines.audit.verdict import Tally
 from relay_pipelines.audit.window_recount import _WindowCount
 from relay_pipelines.errors import ConfigError, RetentionPassedError, RetriableError
 from relay_pipelines.ledger.chain import Chain
@@ -35,7 +36,7 @@ from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import Record
 from relay_pipelines.settings.topics import Topics
-from tests.support.audited import AT, CHUNKS, TO, entry, wanted
+from tests.support.audited import AT, CHUNKS, TO, counted, entry, wanted
 from tests.support.fetched_spans import batch, span
 from tests.support.findings import differences, notes, unreadable
 from tests.support.sleeping_clock import SleepingClock
@@ -48,12 +49,11 @@ def chunk(start: int, end: int, size_bytes: int = 100) -> ComparedChunk:
     return ComparedChunk(wanted(start, end), OffsetRange(TO, start, end), end - start, size_bytes)
 
 
-def made(*results: ChunkResult, recount: Recount | None = None) -> PartitionAudit:
+def made(*results: ChunkResult, parts: Iterable[PartResult] = ()) -> PartitionAudit:
     found = PartitionAudit(
         coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), Level.FULL, TO, rule="record by record"
     )
-    if recount is not None:
-        found.counted = [PartResult(recount.range, 100, recount)]
+    found.counted = [*parts]
     job = AuditJob("m", (HERE,), HERE, CopyOptions())
     Audit("m", AuditRequest(level=Level.FULL), job, {AT: found}).add(results)
     return found
@@ -92,10 +92,10 @@ def test_what_an_audit_reports() -> None:
     assert differences(found) == []
     assert notes(found) == ["30 records were not compared: retention"]
     assert unreadable(found) == ["away"]
-    found = made(recount=Recount(wanted(0, 40), recorded=25, counted=25, foreign=3, foreign_at=7))
+    found = made(parts=[counted(0, 40, 25, 25, 3)])
     assert differences(found) == [
         "records at the destination that this mirror did not write: 3",
-        "the first record that this mirror did not write is in copy.orders-0 at offset 7",
+        "the first record that this mirror did not write is in copy.orders-0 at offset 30",
     ]
 
 
@@ -172,15 +172,17 @@ def test_a_part_knows_what_others_wrote_where_its_chunks_have_no_records() -> No
 
 def test_the_recounts_of_parts_are_added() -> None:
     """If one could not be counted, there is no sum, but an error."""
-    first = DestinationCount(wanted(0, 30), wanted(0, 31), 30, 29, first_ms=5, last_ms=7)
-    second = DestinationCount(wanted(30, 40), wanted(31, 41), 10, 10, 2, 35, first_ms=3, last_ms=4)
-    found = merged(wanted(0, 40), [first, second])
-    assert (found.recorded, found.counted, found.foreign, found.foreign_at) == (40, 39, 2, 35)
+    first = DestinationCount(wanted(0, 30), wanted(0, 31), Tally(30, 29), first_ms=5, last_ms=7)
+    second = DestinationCount(
+        *(wanted(30, 40), wanted(31, 41), Tally(10, 10, foreign=2), 35), first_ms=3, last_ms=4
+    )
+    found = Recount(wanted(0, 40), [first, second])
+    assert (found.tally, found.first_foreign) == (Tally(40, 39, foreign=2), second)
     assert (found.scanned, found.first_ms, found.last_ms) == (wanted(0, 41), 3, 7)
     partition = made()
     partition.parts = parts(0, 40)
     partition.counted = [
-        PartResult(wanted(0, 30), 100, Recount(wanted(0, 30))),
+        PartResult(wanted(0, 30), 100, DestinationCount(wanted(0, 30))),
         PartResult(wanted(30, 40), 100, error="away"),
     ]
     assert (partition.recount, unreadable(partition)) == (None, ["away"])
@@ -284,7 +286,7 @@ def test_a_range_fails_if_one_of_its_parts_does(counting: Any, client: ClusterCl
         if part.destination.topic_partition == moved:
             raise unreachable(moved)
         records = len(part.range)
-        return DestinationCount(part.range, recorded=records, counted=records)
+        return DestinationCount(part.range, tally=Tally(records, records))
 
     counting(count)
     ranges = [wanted(0, 20), wanted(20, 30)]
@@ -312,8 +314,9 @@ def test_a_chunk_whose_first_record_is_gone(*, low: int, is_compacted: bool) -> 
         counting.add(span(batch([record], offset, producer=producer)))
     counting.judge(0 if is_compacted else low)
     found = counting.result
-    assert (found.foreign, found.counted) == (0, 20 - max(low, 5))
-    assert (found.count_problems, found.not_verified.total()) == ([], 16 - found.counted)
+    tally = found.tally
+    assert (tally.foreign, tally.counted) == (0, 20 - max(low, 5))
+    assert (Recount(part.range, [found]).problems, tally.unverified) == ([], 16 - tally.counted)
 
 
 def test_a_loss_supersedes_what_follows_the_last_chunk(client: ClusterClient) -> None:

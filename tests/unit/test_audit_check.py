@@ -21,7 +21,6 @@ from relay_pipelines.audit.checks import (
 from relay_pipelines.audit.comparison import Difference, ShownRecord
 from relay_pipelines.audit.coverage import CoverageMap
 from relay_pipelines.audit.part_count import PartResult
-from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.recount_parts import RecountPart
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.errors import SourceError, TamperedError
@@ -29,7 +28,7 @@ from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.resources import KafkaResource
-from tests.support.audited import audit, audited, wanted, whole
+from tests.support.audited import audit, audited, counted, wanted, whole
 from tests.support.findings import differences
 
 KAFKA = KafkaResource(config_path="/etc/relay config.yaml")
@@ -85,7 +84,7 @@ def test_what_is_first_without_a_record() -> None:
     )
     assert metadata["command that shows more"].endswith("--partition 0 --window w --level full")
     partition = whole()
-    partition.counted = [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25, 3, 30))]
+    partition.counted = [counted(0, 40, 25, 25, 3)]
     metadata = values(evaluated(partition))
     assert metadata["first difference: offset"] == 30
     assert str(metadata["first difference"]).startswith("copy.orders-0: records at the destination")
@@ -125,8 +124,7 @@ def test_a_rule_by_which_nothing_is_compared_is_a_warning(level: Level, why: str
     found = whole()
     found.level, found.rule, found.chunks, found.results = level, f"not compared: {why}", [], []
     found.uncompared[why] = 25
-    for counted in ([], [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25))]):
-        found.counted = counted
+    for found.counted in ([], [counted(0, 40, 25, 25)]):
         evaluation = evaluated(found, replace(REQUEST, level=level))
         assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
         assert str(evaluation.description).startswith(
@@ -160,7 +158,7 @@ def test_a_part_that_cannot_be_counted_hides_no_difference() -> None:
         RecountPart(wanted(start, start + 20), wanted(start, start + 20)) for start in (0, 20)
     ]
     found.counted = [
-        PartResult(wanted(0, 20), 1, Recount(wanted(0, 20), None, 25, 10, 3, 30)),
+        counted(0, 20, 25, 10, 3),
         PartResult(wanted(20, 40), 1, None, "no answer"),
     ]
     evaluation = evaluated(found)

@@ -29,8 +29,6 @@ from relay_pipelines.audit.command import Written, report
 from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.coverage import Stretch, coverage
 from relay_pipelines.audit.page import HEIGHT, WIDTH, bars, mark, page
-from relay_pipelines.audit.part_count import PartResult
-from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.report import audit_document as document_of
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.cli import main
@@ -46,6 +44,7 @@ from tests.support.audited import (
     TO,
     audit,
     audited,
+    counted,
     entry,
     wanted,
     whole,
@@ -291,7 +290,7 @@ def test_what_compaction_has_removed_was_not_compared() -> None:
         "not verified: 10 (retention); agrees: 11 of 25 records compared by content,"
         " 4 gone for a later one of their key"
     )
-    assert found.verdict.coverage.numbers["superseded"] == 4
+    assert found.verdict.tally.numbers["superseded"] == 4
     found.uncompared["compaction"] = 2
     assert str(found.verdict).startswith(
         "not verified: 10 (retention), 2 (compaction); agrees: 11 of 27 records"
@@ -301,9 +300,7 @@ def test_what_compaction_has_removed_was_not_compared() -> None:
 def test_json() -> None:
     """It can be written, and has everything that the page shows."""
     found = audited(DIFFERENCE)
-    found.counted = [
-        PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25, 3, 30)),
-    ]
+    found.counted = [counted(0, 40, 25, 25, 3)]
     document = json.loads(json.dumps(document_of(audit(found))))
     (partition,) = document["topic_partitions"]
     assert (document["mirror"], document["level"], document["share_percent"]) == ("m", "full", 5.0)

@@ -15,12 +15,13 @@ import pytest
 from dagster._serdes import serialize_value
 
 from relay_pipelines.audit.coverage import coverage
-from relay_pipelines.audit.recount import Recount
+from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.retention import Why
+from relay_pipelines.audit.verdict import Tally
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.model import Cluster, OffsetRange, Outcome, Skipped, Status, TopicPartition
+from relay_pipelines.model import Cluster, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import RunLog, logged_start
@@ -46,14 +47,18 @@ DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 KEY = "2026-11-22T04:10:20Z-000"
 
 
+CHUNK = replace(entry(100, 160, compaction_gap=4, control=6), source=RANGE, reencoded=20, node="a")
+
+
+def counted_part(records: int) -> DestinationCount:
+    tally = Tally(records, records, records)
+    scanned = OffsetRange(AT, 7, 58)
+    return DestinationCount(RANGE, scanned, tally, first_ms=1_000_000, last_ms=1_009_000)
+
+
 def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
     """A window of 60 offsets of which 50 have a record, copied in 2 s of one task."""
-    found = Recount(
-        RANGE, OffsetRange(AT, 7, 58), recorded=50, counted=50, by_content=50, reencoded=20,
-        nodes={"a"},
-        first_ms=1_000_000, last_ms=1_009_000,
-    )  # fmt: skip
-    found.skipped.update({Skipped.COMPACTION_GAP: 4, Skipped.CONTROL: 6})
+    found = Recount(RANGE, [counted_part(50)], entries=[CHUNK])
     fields: dict[str, Any] = {
         "ranges": [RANGE],
         "totals": TopicTotals(records=50, size_bytes=5_000, nodes={"a"}, code={"5f2c"}),
@@ -138,7 +143,7 @@ class TestMetadata:
     def test_the_tables(self):
         """The first one has few columns; the second one says why offsets have no record."""
         window, topic = report(end_offsets={AT: 1160})
-        topic.recounts[AT].recorded = topic.recounts[AT].counted = 1050
+        topic.recounts[AT].counts = [counted_part(1050)]
         told = window_events.of_topic(LANE, window, topic, "run")
         (counted,) = [record.data for record in told["topic-partitions"].records]
         records = {"committed": "1,050", "counted": "1,050", "source offsets": "[100, 160)"}
@@ -269,7 +274,8 @@ def test_what_a_check_rests_on() -> None:
     found = checked(recounts={AT: Recount(RANGE)})
     assert found.passed
     assert str(found.description).startswith("nothing to verify: no record was copied; ")
-    gone = Recount(RANGE, recorded=50, not_verified=Counter({Why.RETENTION: 50}))
+    tally = Tally(50, not_verified=Counter({Why.RETENTION: 50}))
+    gone = Recount(RANGE, [DestinationCount(RANGE, None, tally)])
     found = checked(recounts={AT: gone})
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     says = f"not verified: 0 of 50 records compared: {Why.RETENTION}; "
