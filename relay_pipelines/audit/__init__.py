@@ -5,14 +5,14 @@ What an audit looks at, and what it says:
     request            what an audit is asked for
     audit              an audit of a mirror: coverage, recount, comparison
     spark_job          its Spark jobs
-    verdict            what was compared, and the one of five states that follows from it
+    verdict            the tally of records, and the one of five states that follows from it
     against_statement  compares a destination with a statement instead of the source
 
 What it reads, each file by itself:
 
     coverage           what the ledger says about every source offset, and which are audited
     source_logs        whether the source's logs are those that were copied
-    recount_parts      what a recount reads: parts of ranges, and what was not copied
+    claims             who may have written each destination offset, and what a count reads
     part_count         counts the records of a part at the destination
     recount            what was found, and what is wrong with it
     window_recount     counts what a window or a replay has copied

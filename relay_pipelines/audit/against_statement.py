@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from relay_pipelines.audit.claims import Claims
 from relay_pipelines.audit.coverage import last_history
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.recount_parts import KnownEntries
 from relay_pipelines.audit.source_logs import read_destination_topics
 from relay_pipelines.audit.verdict import UNEXPLAINED, Tally, Verdict, judge
 from relay_pipelines.errors import ConfigError, RelayError
@@ -128,56 +128,47 @@ def _differences_of_ledger(attested: Attested, ledger: VerifiedLedger) -> Iterat
 
 def _recount(audit: StatementAudit, ledger: VerifiedLedger, sides: Sides) -> None:
     """Count the attested records at the destination, and find the chunks that differ."""
-    attested = {record.head.hash for each in audit.statement.attested for record in each.records}
     histories = {
         each.source: sorted(last_history(each.entries), key=lambda entry: entry.source)
         for each in audit.statement.attested
     }
-    # the records after the attested ones end where these begin; their offsets may be other ones
-    later = [
-        record.entry
-        for chain in ledger.chains.values()
-        for record in chain.records
-        if record.head.hash not in attested
-    ]
-    accounted = ledger.accounted(
-        entry for ledger_entries in histories.values() for entry in ledger_entries
-    )
+    attested = [entry for history in histories.values() for entry in history]
+    # records after the attested ones are in later chunks; the ledger may have expired since
+    claims = Claims(ledger.mirror, [*attested, *ledger.entries], ledger.accounted(attested))
     with sides.destination("audit") as client:
         existing = _existing(histories, audit, client)
-        known = KnownEntries(existing, later, ledger.replayed, accounted)
-
-        def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
-            return [*map(_counted, count_ranges(client, ranges, known))]
-
         whole = [
-            OffsetRange(tp, ledger_entries[0].source.start, ledger_entries[-1].source.end)
+            (OffsetRange(tp, some[0].source.start, some[-1].source.end), some)
             for tp, history in existing.items()
-            if (ledger_entries := [entry for entry in history if len(entry.source)])
+            if (some := [entry for entry in history if len(entry.source)])
         ]
-        for result in count(whole):
-            tp = result.range.topic_partition
-            seen = result.tally
-            audit.tally += seen if result.problems else seen.explained(UNEXPLAINED)
+        count = partial(_counted, client, claims)
+        for (_, entries), result in zip(whole, count(whole), strict=True):
+            tp, problems = result.range.topic_partition, result.problems
+            audit.tally += result.tally if problems else result.tally.explained(UNEXPLAINED)
             audit.findings += [warning(Kind.NOT_VERIFIED, str(tp), line) for line in result.notes()]
-            if not result.problems:
+            if not problems:
                 continue
-            copied = [entry for entry in histories[tp] if len(entry.source)]
-            alone = zip(copied, count([e.source for e in copied]), strict=True)
+            alone = count([(entry.source, [entry]) for entry in entries])
             found_alone = [
-                _difference(_where(entry), line)
-                for entry, counted in alone
+                _difference(f"{entry.source}, copied to {entry.destination}", line)
+                for entry, counted in zip(entries, alone, strict=True)
                 for line in counted.problems
             ]
             # only together, such as records of a lost chunk
-            audit.findings += found_alone or [_difference(tp, line) for line in result.problems]
+            audit.findings += found_alone or [_difference(tp, line) for line in problems]
 
 
-def _counted(result: Recount | RelayError) -> Recount:
-    """Return the count, or raise the error: a statement is audited as a whole."""
-    if isinstance(result, RelayError):
-        raise result
-    return result
+def _counted(
+    client: ClusterClient,
+    claims: Claims,
+    ranges: Sequence[tuple[OffsetRange, Sequence[LedgerEntry]]],
+) -> Iterator[Recount]:
+    """Yield the counts, or raise an error: a statement is audited as a whole."""
+    for result in count_ranges(client, ranges, claims):
+        if isinstance(result, RelayError):
+            raise result
+        yield result
 
 
 def _existing(
@@ -211,7 +202,3 @@ def _existing(
         ]
         for tp, ledger_entries in entries.items()
     }
-
-
-def _where(entry: LedgerEntry) -> str:
-    return f"{entry.source}, copied to {entry.destination}"

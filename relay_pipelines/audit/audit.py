@@ -12,10 +12,10 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.audit.claims import Claims, RecountPart
 from relay_pipelines.audit.coverage import CoverageMap, Selected, coverage, last_history, select
 from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import UNTIMED, Recount, gap_finding
-from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart, uncopied
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed
 from relay_pipelines.audit.source_logs import (
@@ -377,8 +377,9 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     audit.job = replace(job, nodes=tuple(logs.clusters))
     source_configs = followed(sides.mirror.topics, logs.configs)
     if level in {Level.RECOUNT, Level.FULL}:
-        _plan_recount(audit, selected, entries, ledger, source_configs)
-        _plan_uncopied(audit, request, selected, entries, ledger)
+        claims = _claims(ledger, source_configs)
+        _plan_recount(audit, selected, claims)
+        _plan_uncopied(audit, request, selected, ledger, claims)
     if level.compares:
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
         planning = _Planning(audit, ledger.checkpoints, logs, there.configs, source_configs, shared)
@@ -468,38 +469,27 @@ def _topics_of_copies(selected: Selected) -> set[str]:
     return topics | ({newest.topic} if newest else set())
 
 
-def _plan_recount(
-    audit: Audit,
-    selected: Sequence[Selected],
-    entries: Sequence[LedgerEntry],
-    ledger: VerifiedLedger,
-    source_configs: Configs,
-) -> None:
-    """Find the parts to count at the destination.
-
-    Args:
-        entries: all that the ledger has.
-        source_configs: what copies follow.
-    """
-    own = {
-        topic.topic_partition: sorted(topic.entries, key=lambda entry: entry.source)
-        for topic in selected
-    }
+def _claims(ledger: VerifiedLedger, source_configs: Configs) -> Claims:
     # where nothing is known of the destination, nothing there is foreign
-    copies = {entry.destination.topic_partition for entry in entries}
+    copies = {entry.destination.topic_partition for entry in ledger.entries}
     accounted = {to: OffsetRange(to, 0, 0) for to in copies} | ledger.accounted()
-    known = KnownEntries(own, entries, ledger.replayed, accounted, source_configs)
-    for topic in selected:
-        parts = known.parts(replace(topic.range, end=topic.copied_to), _PART_BYTES)
-        audit.partitions[topic.topic_partition].parts += parts
+    return Claims(ledger.mirror, ledger.entries, accounted, source_configs)
+
+
+def _plan_recount(audit: Audit, selected: Sequence[Selected], claims: Claims) -> None:
+    """Find the parts to count at the destination."""
+    for each in selected:
+        offsets = replace(each.range, end=each.copied_to)
+        parts = claims.parts(offsets, each.copied, _PART_BYTES)
+        audit.partitions[each.topic_partition].parts += parts
 
 
 def _plan_uncopied(
     audit: Audit,
     selection: Selection,
     selected: Sequence[Selected],
-    entries: Sequence[LedgerEntry],
     ledger: VerifiedLedger,
+    claims: Claims,
 ) -> None:
     """Find what to look at where nothing was copied, unless only a part of a topic is audited."""
     if selection.by_entries or (selection.offsets or (None, None)) != (None, None):
@@ -510,16 +500,18 @@ def _plan_uncopied(
         for to in {entry.destination.topic_partition for entry in each.entries}:
             audited[to] = of_topics[to.topic] = replace(each.range, end=each.range.start)
 
+    before = ledger.before
+
     def range_of(to: TopicPartition) -> OffsetRange | None:
+        if to in before.others or to not in before.ends:
+            return None
         of_topic = of_topics.get(to.topic) if selection.partition is None else None
         return audited.get(to, of_topic)
 
-    others = ledger.before.others
-    accounted = {to: offsets for to, offsets in ledger.accounted().items() if to not in others}
-    for part in uncopied(range_of, accounted, entries, ledger.replayed, ledger.created):
+    for part in claims.uncopied(range_of, ledger.created):
         partition_audit = audit.partitions[part.range.topic_partition]
         topic = part.destination.topic_partition.topic
-        if hidden := ledger.before.hidden.get(topic):
+        if hidden := before.hidden.get(topic):
             why = f"{part.destination} was not looked at: {topic} {hidden.may_be_there}"
             unread = PartResult(part.range, 0, error=f"{why}; {hidden.error.remedy}")
             partition_audit.counted.append(unread)

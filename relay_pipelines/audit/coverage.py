@@ -1,18 +1,15 @@
 """Which source offsets the ledger accounts for, and how; from its entries alone, without I/O.
 
-Finds, among many offset ranges, those that contain an offset or overlap others.
-
 Which source offsets an audit looks at: from a topic, window, offsets or dates to ranges.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from relay_pipelines.audit.request import Selection
 from relay_pipelines.errors import ConfigError
@@ -243,43 +240,6 @@ def _shown(ranges: Sequence[OffsetRange]) -> str:
         f"[{offset_range.start}, {offset_range.end})" for offset_range in ranges[:_SHOWN]
     )
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-class RangeIndex:
-    """Offset ranges of one topic-partition.
-
-    A look-up takes logarithmic time, unless ranges lie within each other.
-
-    Args:
-        ranges: sorted by their start.
-    """
-
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
-        self.ranges = ranges
-        self._starts = [offset_range.start for offset_range in ranges]
-        self._most_ends = list(accumulate((offset_range.end for offset_range in ranges), max))
-
-    def overlapping(self, start: int, end: int) -> Iterator[int]:
-        """Yield the positions of the ranges that overlap `[start, end)`, the last one first."""
-        position = bisect_left(self._starts, end) - 1
-        while position >= 0 and self._most_ends[position] > start:
-            if self.ranges[position].end > start:
-                yield position
-            position -= 1
-
-    def containing(self, offset: int) -> Iterator[int]:
-        """Yield the positions of the ranges that contain an offset, the last one first."""
-        return self.overlapping(offset, offset + 1)
-
-    def within(self, offsets: OffsetRange) -> list[OffsetRange]:
-        """Return the ranges that overlap others, in order."""
-        positions = [*self.overlapping(offsets.start, offsets.end)]
-        return [self.ranges[position] for position in reversed(positions)]
-
-    def next_start(self, offset: int) -> int | None:
-        """Return where the first range begins that starts at an offset or later; None if none."""
-        position = bisect_left(self._starts, offset)
-        return self._starts[position] if position < len(self._starts) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from relay_pipelines.audit.chunks import AuditJob
-from relay_pipelines.audit.coverage import RangeIndex, coverage
+from relay_pipelines.audit.claims import Claims, RangeIndex, RecountPart
+from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.recount import DestinationCount, Recount
-from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
 from relay_pipelines.audit.retention import (
     RETENTION_CONFIGS,
     ChunkCount,
@@ -24,7 +24,7 @@ from relay_pipelines.audit.retention import (
 )
 from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger.checkpoint import wait_until_stable
-from relay_pipelines.model import OffsetRange, Skipped
+from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.protocol.admin import each_topic_configs, size_on_disk
 from relay_pipelines.protocol.batch import Batch, BatchHeader
 from relay_pipelines.protocol.client import (
@@ -75,21 +75,25 @@ def count_in_task(job: AuditJob, parts: Sequence[RecountPart], clock: Clock) -> 
 
 
 def count_ranges(
-    client: ClusterClient, ranges: Sequence[OffsetRange], known: KnownEntries
+    client: ClusterClient,
+    ranges: Sequence[tuple[OffsetRange, Sequence[LedgerEntry]]],
+    claims: Claims,
 ) -> list[Recount | RelayError]:
     """Count ranges in this process, all offsets of which must be copied.
+
+    Args:
+        ranges: each with the entries of one history that cover it, in order of source offsets.
 
     Returns:
         for each range, in this order, what was found, or why it cannot be counted.
     """
-    parts = [known.parts(each) for each in ranges]
+    parts = [claims.parts(offsets, entries) for offsets, entries in ranges]
     counts = iter(count_parts(client, [*chain(*parts)]))
     results: list[Recount | RelayError] = []
-    for offset_range, some in zip(ranges, parts, strict=True):
+    for (offset_range, entries), some in zip(ranges, parts, strict=True):
         own = [*islice(counts, len(some))]
         counted = [count for count in own if isinstance(count, DestinationCount)]
         errors = [count for count in own if isinstance(count, RelayError)]
-        entries = known.covering(offset_range)
         covered = coverage(offset_range, entries, offset_range.end)
         whole = Recount(offset_range, counted, covered, entries)
         results.append(errors[0] if errors else whole)
@@ -279,13 +283,17 @@ class PartCount:
             return
         batch = Batch(span.run.first, span.run.data)
         header = batch.header
-        positions = [*self._index.containing(header.base_offset)]
-        chunk = self._chunks[positions[0]] if positions else None
-        if chunk is not None and chunk.is_own(batch):
+        offset, producer_id = header.base_offset, header.producer_id
+        within = (self._chunks[position] for position in self._index.containing(offset))
+        chunk = next((each for each in within if each.entry.producer_id == producer_id), None)
+        if chunk is not None:
             chunk.add(batch)
             self._tally.counted += header.records
             self._date(header)
-        elif not positions[1:] and not [*self._others.containing(header.base_offset)]:
+        elif not any(
+            self._part.others[position].producer_id == producer_id
+            for position in self._others.containing(offset)
+        ):
             self._add_unknown(header)
 
     def judge(self, low: int) -> None:
@@ -318,13 +326,13 @@ class PartCount:
             result.last_ms = max(last_ms, -1 if result.last_ms is None else result.last_ms)
 
     def _add_unknown(self, header: BatchHeader) -> None:
-        """Count records that no entry names; after the accounted offsets, one may name them yet."""
-        tally, offset, accounted = self._tally, header.base_offset, self._part.accounted
-        if self._part.created_id is not None and not self._was_empty:
+        """Count records that no chunk claims."""
+        tally, offset, part = self._tally, header.base_offset, self._part
+        if part.created_id is not None and not self._was_empty:
             tally.uncopied += header.records
-        elif accounted is not None and offset < accounted.start:
+        elif offset < part.expired_to:
             tally.unattributed += header.records
-        elif header.records and (accounted is None or offset < accounted.end):
+        elif header.records and offset < part.known_to:
             tally.foreign += header.records
             if self.result.foreign_at is None:
                 self.result.foreign_at = offset

@@ -1,7 +1,7 @@
 """What a recount found: of one destination topic-partition, and of a range of source offsets.
 
 The destination must hold what the ledger says, and the ledger must cover every source offset.
-`recount_parts` plans what is read, `part_count` counts it; windows, statements, restores and audits
+`claims` says what is read, `part_count` counts it; windows, statements, restores and audits
 make these results of it.
 """
 

@@ -210,10 +210,6 @@ class ChunkCount:
     is_cleaned: bool = False
     untimed: int = 0
 
-    def is_own(self, batch: Batch) -> bool:
-        """Whether a batch within its offsets is of its producer."""
-        return self.entry.producer_id == batch.header.producer_id
-
     def add(self, batch: Batch) -> None:
         """Count one of its batches."""
         header = batch.header

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from relay_pipelines.audit.audit import Audit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk, compare_chunks
+from relay_pipelines.audit.claims import RecountPart
 from relay_pipelines.audit.part_count import PartResult, count_in_task
-from relay_pipelines.audit.recount_parts import RecountPart
 from relay_pipelines.plan.task_packing import FEW_TASKS
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.spark import job as spark_job

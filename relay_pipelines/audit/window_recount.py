@@ -1,26 +1,27 @@
 """The count check of windows and replays: counts source ranges right after they were copied.
 
-It reads the part of the ledger that was written since, and the rest only if that is not enough.
+It looks twice at most: at what the ledger has got since, and, where that is not plainly good, at
+the whole ledger, as an audit does.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from relay_pipelines.audit.coverage import OffsetKind, coverage
+from relay_pipelines.audit.claims import Claims
+from relay_pipelines.audit.coverage import OffsetKind
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.recount_parts import KnownEntries
 from relay_pipelines.audit.retention import Configs
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger.accounted import BeforeLedger, own_and_replayed, read_before_ledger
-from relay_pipelines.ledger.chain import vouched_records
-from relay_pipelines.ledger.checkpoint import Heads, read_heads
-from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST
+from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
+from relay_pipelines.ledger.chain import not_of_checkpoint, verify_chain, vouched_records
+from relay_pipelines.ledger.checkpoint import Heads, home, key_of, read_heads
+from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, TOPIC, LedgerRecord
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, Since, read_ledger
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -47,21 +48,6 @@ class Recounts:
         return [f"{tp}: {line}" for tp, count in self.counted.items() for line in count.problems]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ledger:
-    """What the ledger has of a mirror and its replays.
-
-    Args:
-        entries: those for which checkpoints vouch.
-        forged: the others. Those of replays that nobody can read are left out.
-        heads: those of the checkpoints.
-    """
-
-    entries: Sequence[LedgerEntry]
-    forged: Sequence[LedgerEntry]
-    heads: Heads
-
-
 def recount(
     mirror: str,
     ranges: Sequence[OffsetRange],
@@ -76,12 +62,11 @@ def recount(
     """Count the records of every non-empty range; one that cannot be counted stops no other.
 
     Args:
-        committed_since_ms: nothing of these ranges was committed before; if the entries since do
-            not cover them, the whole ledger is searched.
+        committed_since_ms: nothing of these ranges was committed before.
         generations: in which the ranges were planned, where it is not 0. The same offsets of
             another one, such as of a topic that was created again, are not counted.
-        ledger_ends: where the ledger ended when the window before began to copy, if that is known:
-            the entries since are tried first.
+        ledger_ends: where the ledger ended when the window before began to copy; if that is known,
+            the first look begins there, else at `committed_since_ms`.
         source_configs: what the copies follow, as `followed` returns it.
 
     Raises:
@@ -91,14 +76,15 @@ def recount(
     if not offset_ranges:
         return Recounts({}, {})
     with destination_client(mirror, destination, options, clock, "recount") as client:
-        windows = _WindowCount(client, committed_since_ms, generations, ledger_ends, source_configs)
-        results = windows.count(offset_ranges)
+        count = partial(_count, client, generations, source_configs)
+        since = ledger_ends or max(0, committed_since_ms - CLOCK_SKEW_MS)
+        results = count(offset_ranges, _read(client, since))
         counted = [each for each in results.values() if isinstance(each, Recount)]
-        if doubtful := [each for each in counted if each.tally.foreign or each.forged]:
+        if doubtful := [each for each in counted if each.problems]:
             # others may have committed since the ledger was read, or replays before its entries
             copies = {each.scanned.topic_partition for each in doubtful if each.scanned}
             before = client.retry(partial(read_before_ledger, client, mirror, copies))
-            results |= windows.count([each.range for each in doubtful], before)
+            results |= count([each.range for each in doubtful], _read(client), before)
     return Recounts(
         {tp: each for tp, each in results.items() if isinstance(each, Recount)},
         {tp: each for tp, each in results.items() if isinstance(each, RelayError)},
@@ -106,147 +92,168 @@ def recount(
 
 
 @dataclass(frozen=True, slots=True)
-class _WindowCount:
-    """Counts ranges by what the ledger has of them, as the arguments of `recount` say."""
+class _Ledger:
+    """What the ledger has of a mirror and its replays.
 
-    client: ClusterClient
-    since_ms: int
-    generations: Generations
-    ledger_ends: Mapping[TopicPartition, int]
-    source_configs: Configs = field(default_factory=dict)
-
-    def count(
-        self, ranges: Sequence[OffsetRange], before: BeforeLedger | None = None
-    ) -> dict[TopicPartition, Recount | RelayError]:
-        """Count ranges.
-
-        Args:
-            before: what the destination held before the ledger is read, which is read as a whole
-                then. Without it, every record that no entry names is taken for a foreign one.
-        """
-        ledger = self._ledger(ranges, whole=before is not None)
-        own, replayed = own_and_replayed(self.client.mirror, ledger.entries)
-        accounted = {} if before is None else before.accounted(ledger.entries)
-        entries, others = _by_source(own, self.generations)
-        known = KnownEntries(entries, (), [*replayed, *others], accounted, self.source_configs)
-        results = count_ranges(self.client, ranges, known)
-        by_source = dict(zip((each.topic_partition for each in ranges), results, strict=True))
-        counted = {tp: each for tp, each in by_source.items() if isinstance(each, Recount)}
-        forged: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-        for entry in ledger.forged:
-            forged[entry.source.topic_partition].append(entry)
-        for tp, result in counted.items():
-            self._explain(result, entries.get(tp, []), forged[tp])
-        self._mark_replaced(counted, ledger.heads)
-        return by_source
-
-    def _ledger(self, ranges: Sequence[OffsetRange], *, whole: bool) -> _Ledger:
-        """Return the entries since the window before, since the plan, or all: what covers them."""
-        planned_at = max(0, self.since_ms - CLOCK_SKEW_MS)
-        known = [] if whole else [since for since in (self.ledger_ends, planned_at) if since]
-        for since in known:
-            ledger = self._read(since, settled=False)
-            own, _ = own_and_replayed(self.client.mirror, ledger.entries)
-            entries, _ = _by_source(own, self.generations)
-            if not any(
-                coverage(
-                    offset_range, entries.get(offset_range.topic_partition, ()), offset_range.end
-                ).missing
-                for offset_range in ranges
-            ):
-                return ledger
-        return self._read(None, settled=True)
-
-    def _read(self, since: Since, *, settled: bool) -> _Ledger:
-        client = self.client
-        # before the ledger, which then has every entry that a head leads to
-        heads = client.retry(partial(read_heads, client, client.mirror, settled=settled))
-        records = read_ledger(
-            client,
-            since,
-            settled=settled,
-            with_replays=True,
-            only_own_must_be_entries=True,
-        )
-        vouched = vouched_records(records, heads)
-        known = {(record.at, record.offset) for record in vouched}
-        forged = [record.entry for record in records if (record.at, record.offset) not in known]
-        return _Ledger([record.entry for record in vouched], forged, heads)
-
-    def _explain(
-        self, result: Recount, entries: Sequence[LedgerEntry], forged: Iterable[LedgerEntry]
-    ) -> None:
-        """Add what the ledger says besides: losses, and entries that were never committed.
-
-        Args:
-            entries: of the topic-partition, in the generation of the range, and what ended it.
-        """
-        offsets, generation = result.range, self.generations.get(result.range.topic_partition, 0)
-        if result.coverage and any(entry.generation > generation for entry in entries):
-            # what precedes the last chunk had been copied before the loss
-            copied = (entry.source.end for entry in entries if entry.generation == generation)
-            since = max(copied, default=0)
-            result.coverage = result.coverage.explained(OffsetKind.SUPERSEDED, since=since)
-        for entry in entries:
-            if result.coverage and entry.gap == ENTRIES_LOST:
-                result.coverage = result.coverage.explained(
-                    OffsetKind.FORGOTTEN, entry.source.start
-                )
-        is_explained = result.superseded or result.forgotten
-        result.gaps = [
-            entry.gap
-            for entry in entries
-            if entry.gap
-            if _concerns(entry.source, offsets) or (is_explained and not len(entry.source))
-        ]
-        result.forged = sum(
-            entry.generation == generation and entry.source.overlaps(offsets) for entry in forged
-        )
-
-    def _mark_replaced(self, counted: Mapping[TopicPartition, Recount], heads: Heads) -> None:
-        """Note topics that were deleted and created again, by the ids that the checkpoints have."""
-        copies = {
-            tp: position
-            for tp in counted
-            if (position := heads.copies(self.client.mirror, tp)) and position.topic_id
-        }
-        topics = {position.topic_partition.topic for position in copies.values()}
-        topic_ids = self.client.retry(partial(self._topic_ids, topics)) if topics else {}
-        for tp, position in copies.items():
-            topic = position.topic_partition.topic
-            is_other = topic_ids.get(topic, "") not in {"", position.topic_id}
-            counted[tp].replaced = topic if is_other else ""
-
-    def _topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of those that exist; empty if the brokers do not report one."""
-        client = self.client
-        return {topic: client.topic(topic).topic_id for topic in client.existing(topics)}
-
-
-def _by_source(
-    entries: Iterable[LedgerEntry], generations: Generations
-) -> tuple[dict[TopicPartition, list[LedgerEntry]], list[OffsetRange]]:
-    """Group the entries of these generations, and those that ended them, by source.
-
-    Returns:
-        the entries, sorted by source offset; and where the copies of other generations are.
+    Args:
+        records: all of them. Those of replays that nobody can read are left out.
+        vouched: those for which checkpoints vouch.
+        heads: those of the checkpoints.
     """
-    grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-    others = []
-    for entry in entries:
+
+    records: Sequence[LedgerRecord]
+    vouched: Sequence[LedgerRecord]
+    heads: Heads
+
+
+def _read(client: ClusterClient, since: Since = None) -> _Ledger:
+    """Read what the ledger has got since; all of it, once open transactions have ended, if None."""
+    mirror, settled = client.mirror, since is None
+    # before the ledger, which then has every entry that a head leads to
+    heads = client.retry(partial(read_heads, client, mirror, settled=settled))
+    records = read_ledger(
+        client, since, settled=settled, with_replays=True, only_own_must_be_entries=True
+    )
+    return _Ledger(records, vouched_records(records, heads), heads)
+
+
+def _count(
+    client: ClusterClient,
+    generations: Generations,
+    source_configs: Configs,
+    ranges: Sequence[OffsetRange],
+    ledger: _Ledger,
+    before: BeforeLedger | None = None,
+) -> dict[TopicPartition, Recount | RelayError]:
+    """Count ranges by what the ledger has.
+
+    Args:
+        before: what the destination held before the whole ledger was read. Without it, every record
+            that no entry names is taken for a foreign one, and nothing explains missing entries.
+    """
+    mirror, entries = client.mirror, [record.entry for record in ledger.vouched]
+    accounted = {} if before is None else before.accounted(entries)
+    claims = Claims(mirror, entries, accounted, source_configs)
+    histories: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry.source):
         tp = entry.source.topic_partition
         after = entry.generation - generations.get(tp, 0)
-        if after == 0 or (after == 1 and entry.begins_anew):
-            grouped[tp].append(entry)
-        elif entry.records:
-            others.append(entry.destination)
-    by_source = {
-        tp: sorted(ledger_entries, key=lambda entry: entry.source)
-        for tp, ledger_entries in grouped.items()
+        # those of the generation, and what ended it
+        if entry.mirror == mirror and (after == 0 or (after == 1 and entry.begins_anew)):
+            histories[tp].append(entry)
+    covered = [
+        (each, [entry for entry in histories[each.topic_partition] if _covers(entry, each)])
+        for each in ranges
+    ]
+    results = dict(
+        zip(
+            (each.topic_partition for each in ranges),
+            count_ranges(client, covered, claims),
+            strict=True,
+        )
+    )
+    counted = {tp: each for tp, each in results.items() if isinstance(each, Recount)}
+    for tp, result in counted.items():
+        generation = generations.get(tp, 0)
+        if before is not None:
+            explain(result, histories[tp], generation)
+            _explain_expired(result, generation, mirror, ledger, before)
+        result.gaps = _gaps(result, histories[tp])
+    vouched = {(record.at, record.offset) for record in ledger.vouched}
+    for record in ledger.records:
+        entry = record.entry
+        found = counted.get(entry.source.topic_partition)
+        if found and (record.at, record.offset) not in vouched:
+            is_of_range = entry.source.overlaps(found.range)
+            generation = generations.get(entry.source.topic_partition, 0)
+            found.forged += entry.generation == generation and is_of_range
+    _mark_replaced(client, counted, ledger.heads)
+    return results
+
+
+def _covers(entry: LedgerEntry, offset_range: OffsetRange) -> bool:
+    return bool(len(entry.source)) and entry.source.overlaps(offset_range)
+
+
+def explain(result: Recount, entries: Sequence[LedgerEntry], generation: int) -> None:
+    """Say why offsets are in no entry: a loss was accepted, or entries were lost.
+
+    Args:
+        entries: of the topic-partition, in the generation of the range, and what ended it.
+    """
+    if result.coverage and any(entry.generation > generation for entry in entries):
+        # what precedes the last chunk had been copied before the loss
+        copied = (entry.source.end for entry in entries if entry.generation == generation)
+        since = max(copied, default=0)
+        result.coverage = result.coverage.explained(OffsetKind.SUPERSEDED, since=since)
+    for entry in entries:
+        if result.coverage and entry.gap == ENTRIES_LOST:
+            result.coverage = result.coverage.explained(OffsetKind.FORGOTTEN, entry.source.start)
+
+
+def _explain_expired(
+    result: Recount, generation: int, mirror: str, ledger: _Ledger, before: BeforeLedger
+) -> None:
+    """Tell offsets whose ledger entries retention has deleted from those that are missing."""
+    tp = result.range.topic_partition
+    checkpoint = ledger.heads.checkpoint(mirror, tp)
+    if checkpoint is None or not result.unaccounted:
+        return
+    head = checkpoint.ledger_head
+    records = [
+        record
+        for record in ledger.records
+        if (record.entry.mirror, record.entry.source.topic_partition) == (mirror, tp)
+        if record.entry.number <= head.number  # later ones were committed since
+    ]
+    kept_since_ms = before.kept_since_ms.get(home(TOPIC, key_of(mirror, tp)), 0)
+    chain = verify_chain(tp, records, head, kept_since_ms)
+    if chain.breaks or not_of_checkpoint(chain, checkpoint) or not chain.expired:
+        return
+    oldest = chain.records[0].entry if chain.records else None
+    forget(result, oldest, generation)
+
+
+def forget(result: Recount, oldest: LedgerEntry | None, generation: int) -> None:
+    """Say that offsets were in entries which have expired, those before the oldest one left."""
+    if oldest is None or oldest.generation > generation:
+        first = None
+    else:  # of a later generation, no entry has expired
+        first = oldest.source.start if oldest.generation == generation else 0
+    if result.coverage:
+        result.coverage = result.coverage.explained(OffsetKind.FORGOTTEN, first)
+
+
+def _gaps(result: Recount, entries: Iterable[LedgerEntry]) -> list[str]:
+    """Return the losses just before the range or within it, or that explain what is missing."""
+    offsets, is_explained = result.range, result.superseded or result.forgotten
+    return [
+        entry.gap
+        for entry in entries
+        if entry.gap
+        if (entry.source.start < offsets.end and entry.source.end >= offsets.start)
+        or (is_explained and not len(entry.source))
+    ]
+
+
+def _mark_replaced(
+    client: ClusterClient, counted: Mapping[TopicPartition, Recount], heads: Heads
+) -> None:
+    """Note topics that were deleted and created again, by the ids that the checkpoints have."""
+    copies = {
+        tp: checkpoint.copies
+        for tp in counted
+        if (checkpoint := heads.checkpoint(client.mirror, tp))
+        if checkpoint.copies and checkpoint.copies.topic_id
     }
-    return by_source, others
+    topics = {position.topic_partition.topic for position in copies.values()}
+    topic_ids = client.retry(partial(_topic_ids, client, topics)) if topics else {}
+    for tp, position in copies.items():
+        topic = position.topic_partition.topic
+        is_other = topic_ids.get(topic, "") not in {"", position.topic_id}
+        counted[tp].replaced = topic if is_other else ""
 
 
-def _concerns(gap: OffsetRange, offset_range: OffsetRange) -> bool:
-    """Whether the gap is just before the range, or within it."""
-    return gap.start < offset_range.end and gap.end >= offset_range.start
+def _topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
+    """Return the ids of those that exist; empty if the brokers do not report one."""
+    return {topic: client.topic(topic).topic_id for topic in client.existing(topics)}

@@ -234,19 +234,3 @@ class OwnBatches:
             return False
         chunk = self._chunks[index]
         return span.start < chunk.end and chunk.producer_id in {-1, span.run.first.producer_id}
-
-
-def own_and_replayed(
-    mirror: str, entries: Iterable[LedgerEntry]
-) -> tuple[list[LedgerEntry], list[OffsetRange]]:
-    """Separate a mirror's entries from what its replays wrote, by destination offsets.
-
-    For a replay, the others are its mirror and the mirror's other replays.
-    """
-    own, others = [], []
-    for entry in entries:
-        if entry.mirror == mirror:
-            own.append(entry)
-        elif entry.records:
-            others.append(entry.destination)
-    return own, others

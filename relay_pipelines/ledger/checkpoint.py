@@ -35,7 +35,6 @@ from relay_pipelines.model import (
     Checkpoint,
     Cluster,
     CopyOptions,
-    DestinationPosition,
     Intervals,
     LedgerHead,
     OffsetRange,
@@ -824,15 +823,11 @@ class Heads:
 
     def get(self, mirror: str, source: TopicPartition) -> LedgerHead | None:
         """Return the head of a source topic-partition; None if it has no checkpoint."""
-        checkpoint = self._checkpoint(mirror, source)
+        checkpoint = self.checkpoint(mirror, source)
         return None if checkpoint is None else checkpoint.ledger_head
 
-    def copies(self, mirror: str, source: TopicPartition) -> DestinationPosition | None:
-        """Return where the last copy of a source topic-partition is; None if there is none."""
-        checkpoint = self._checkpoint(mirror, source)
-        return None if checkpoint is None else checkpoint.copies
-
-    def _checkpoint(self, mirror: str, source: TopicPartition) -> Checkpoint | None:
+    def checkpoint(self, mirror: str, source: TopicPartition) -> Checkpoint | None:
+        """Return the checkpoint of a source topic-partition; None if it has none."""
         value = self._latest.get(key_of(mirror, source))
         return None if value is None else value.decoded(from_record)
 

@@ -10,7 +10,6 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.accounted import (
     BeforeLedger,
     ledger_kept_since_ms,
-    own_and_replayed,
     read_before_ledger,
 )
 from relay_pipelines.ledger.chain import (
@@ -70,7 +69,8 @@ class VerifiedLedger:
     @property
     def replayed(self) -> list[OffsetRange]:
         """The destination offsets that the mirror's replays wrote."""
-        return own_and_replayed(self.mirror, self.entries)[1]
+        written = (entry for entry in self.entries if entry.mirror != self.mirror)
+        return [entry.destination for entry in written if entry.records]
 
     @property
     def breaks(self) -> list[ChainBreak]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
+from relay_pipelines.audit.claims import Claims
 from relay_pipelines.audit.part_count import count_ranges
-from relay_pipelines.audit.recount_parts import KnownEntries
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.errors import FencedError, RelayError
 from relay_pipelines.ledger import checkpoint as checkpoints
@@ -350,8 +350,8 @@ class Planner:
         if not self.client.has_topic(to.topic):
             return ""  # the guards say so afterwards
         upto = {to: OffsetRange(to, end, end)}  # what follows may be of others
-        known = KnownEntries({offset_range.topic_partition: [last]}, accounted=upto)
-        (found,) = count_ranges(self.client, [offset_range], known)
+        claims = Claims(last.mirror, [last], upto)
+        (found,) = count_ranges(self.client, [(offset_range, [last])], claims)
         lines = [str(found)] if isinstance(found, RelayError) else found.problems
         where = f"{last.destination}, the copies of ledger entry {last.number}"
         return f"{where}: {lines[0]}" if lines else ""

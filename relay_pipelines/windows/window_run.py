@@ -9,7 +9,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from relay_pipelines.audit import coverage, window_recount
+from relay_pipelines.audit import window_recount
 from relay_pipelines.audit.recount import Recount, gap_finding, records_gone
 from relay_pipelines.audit.retention import Why, followed
 from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
@@ -17,7 +17,6 @@ from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity, texts, warning
 from relay_pipelines.ledger import reader
-from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.output.formatting import held_back
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -476,9 +475,6 @@ def _recount_complete(
             },
         ),
     )
-    _explain_expired(
-        counts.counted.values(), plan.frozen.generations, plan.snapshot.mirror, mirror, clock
-    )
     counted = _by_topic(counts.counted, lambda tp: tp)
     errors = _by_topic(counts.errors, lambda tp: tp)
     for report in complete:
@@ -493,34 +489,6 @@ def _copies_gone(topic: str, snapshot: ClusterSnapshot) -> str:
     exists = snapshot.destinations.get(topic, "") in snapshot.destination_topics
     lost = (position.destination_lost for position in snapshot.positions_of(topic))
     return "" if exists else next(filter(None, lost), "")
-
-
-def _explain_expired(
-    recounts: Iterable[Recount],
-    generations: Mapping[TopicPartition, int],
-    mirror_name: str,
-    mirror: Mirror,
-    clock: Clock,
-) -> None:
-    """Tell offsets whose ledger entries retention has deleted from those that are missing.
-
-    Only the whole chain shows which entries retention can have deleted; an old window that is
-    checked again is rare.
-    """
-    missing = [counted for counted in recounts if counted.unaccounted]
-    if not missing:
-        return
-    chains = read_verified_ledger(Sides(mirror_name, mirror, clock)).chains
-    for counted in missing:
-        chain = chains.get(counted.range.topic_partition)
-        if chain and not chain.breaks and chain.expired and counted.coverage:
-            oldest = chain.records[0].entry if chain.records else None
-            generation = generations.get(counted.range.topic_partition, 0)
-            if oldest is None or oldest.generation > generation:
-                first = None
-            else:  # of a later generation, no entry has expired
-                first = oldest.source.start if oldest.generation == generation else 0
-            counted.coverage = counted.coverage.explained(coverage.OffsetKind.FORGOTTEN, first)
 
 
 def _add_ages(

@@ -10,7 +10,7 @@ from enum import StrEnum, auto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_pipelines.audit.coverage import RangeIndex
+from relay_pipelines.audit.claims import RangeIndex
 from relay_pipelines.model import Acl, CopyRange, OffsetRange, Operation, Permission, TopicPartition
 from relay_pipelines.plan.acl_decisions import State, plan_acls
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
@@ -295,5 +295,3 @@ def test_ranges_are_found(ranges: list[OffsetRange], start: int, end: int) -> No
     assert [*index.overlapping(start, end)] == there[::-1]
     there = [n for n, each in enumerate(ranges) if each.start <= start < each.end]
     assert [*index.containing(start)] == there[::-1]
-    following = (each.start for each in ranges if each.start >= start)
-    assert index.next_start(start) == min(following, default=None)

@@ -12,8 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from relay_pipelines.audit import against_statement, part_count
-from relay_pipelines.audit.window_recount import _WindowCount
+from relay_pipelines.audit import against_statement, part_count, window_recount
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError, UnsupportedError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import replay_name
@@ -119,7 +118,7 @@ class TestWhatIsForeign:
         with patch.object(Clock, "now_ms", lambda _: now_ms):
             found = world.audited()
             assert (differences(found), notes(found)) == ([], [f"{UNKNOWN} 10"])
-            assert (world.recount().problems, world.recount().notes) == ([], [f"{UNKNOWN} 10"])
+            assert (world.recount().problems, world.recount().notes()) == ([], [f"{UNKNOWN} 10"])
             audit = world.audit()
             assert (differences(audit), notes(audit)) == ([], [f"a-0: {UNKNOWN} 10"])
             world.write(99)
@@ -157,7 +156,7 @@ class TestWhatIsForeign:
 
     def test_a_replay_commits_while_a_window_is_counted(self, world: World) -> None:
         """One chunk after each look at the ledger; the record of nobody is found all the same."""
-        reading, ends = _WindowCount._read, iter((5, 10))
+        reading, ends = window_recount._read, iter((5, 10))
 
         def before_a_commit(*told: Any, **more: Any) -> Any:
             found = reading(*told, **more)
@@ -165,7 +164,7 @@ class TestWhatIsForeign:
                 world.replay(end)
             return found
 
-        with patch.object(_WindowCount, "_read", before_a_commit):
+        with patch.object(window_recount, "_read", before_a_commit):
             assert world.recount().problems == []
         world.write(99)
         assert (world.recount().tally.foreign, world.recount().tally.unattributed) == (1, 0)

@@ -12,16 +12,16 @@ import pytest
 from relay_pipelines.audit import part_count
 from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.audit.claims import Claims, RecountPart
 from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.part_count import PartCount, PartResult, count_parts, count_ranges
 from relay_pipelines.audit.recount import DestinationCount, Recount
-from relay_pipelines.audit.recount_parts import KnownEntries, RecountPart
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.retention import CleanupPolicies, Retention, followed
 from relay_pipelines.audit.spark_job import groups_of
 from relay_pipelines.audit.verdict import Tally
-from relay_pipelines.audit.window_recount import _WindowCount
+from relay_pipelines.audit.window_recount import explain, forget
 from relay_pipelines.errors import ConfigError, RetentionPassedError, RetriableError
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import (
@@ -106,9 +106,9 @@ def parts(
     start: int, end: int, size_bytes: int = 300, own: list[LedgerEntry] = ENTRIES
 ) -> list[RecountPart]:
     """The parts of a range; every entry has 100 bytes."""
-    return KnownEntries({AT: own}, accounted={TO: wanted(0, 99)}).parts(
-        wanted(start, end), size_bytes
-    )
+    covering = [each for each in own if each.source.overlaps(wanted(start, end))]
+    claims = Claims("m", own, {TO: OffsetRange(TO, 5, 99)})
+    return claims.parts(wanted(start, end), covering, size_bytes)
 
 
 def spans(found: list[RecountPart]) -> list[tuple[int, int]]:
@@ -125,7 +125,7 @@ def test_a_range_is_counted_in_parts() -> None:
     assert spans(parts(15, 72)) == [(15, 40), (40, 70), (70, 72)]
     assert spans(parts(15, 18)) == [(15, 18)]
     assert spans(parts(0, 100, 10_000)) == [(0, 100)]
-    assert {part.accounted for part in parts(0, 100)} == {wanted(0, 99)}
+    assert {(part.expired_to, part.known_to) for part in parts(0, 100)} == {(5, 99)}
     assert reads(parts(0, 100)) == [(0, 30), (30, 60), (60, 90), (90, sys.maxsize)]
     assert reads(parts(15, 35)) == [(10, 40)]
     assert [part.size_bytes for part in parts(0, 100)] == [300, 300, 300, 100]
@@ -160,13 +160,13 @@ def test_a_part_knows_what_others_wrote_where_its_chunks_have_no_records() -> No
     """Else their records would seem foreign where its scan begins; it knows only neighbours."""
     filtered, copied = entry(0, 10, filtered=10), entry(10, 20)
     other = replace(entry(0, 10), source=OffsetRange(TopicPartition("other", 0), 0, 10))
-    replayed = [OffsetRange(TO, 20, 30), OffsetRange(TO, 2, 4)]
-    (part,) = KnownEntries({AT: [filtered, copied]}, [other], replayed).parts(wanted(0, 20))
-    assert part.others == (other.destination, *reversed(replayed))
-    (part,) = KnownEntries({AT: [filtered]}, [other], replayed).parts(wanted(0, 20))
+    replayed = [replace(entry(*at), mirror="m.replay@r") for at in ((20, 30), (2, 4))]
+    (part,) = Claims("m", [copied, other, *replayed]).parts(wanted(0, 20), [filtered, copied])
+    assert [chunk.start for chunk in part.others] == [0, 2, 20]
+    (part,) = Claims("m", [other, *replayed]).parts(wanted(0, 20), [filtered])
     assert not len(part.destination), "the other's records follow at once"
-    replayed = [OffsetRange(TO, offset, offset + 1) for offset in range(100)]
-    found = KnownEntries({AT: ENTRIES}, (), replayed).parts(wanted(0, 100), 300)
+    replayed = [replace(entry(at, at + 1), mirror="m.replay@r") for at in range(100)]
+    found = Claims("m", [*ENTRIES, *replayed]).parts(wanted(0, 100), ENTRIES, 300)
     assert [len(part.others) for part in found] == [30, 30, 30, 10]
 
 
@@ -280,7 +280,8 @@ def test_a_range_fails_if_one_of_its_parts_does(counting: Any, client: ClusterCl
     """Copies in two topics: what one of them holds is not the whole of the range."""
     moved = TopicPartition("new.orders", 0)
     renamed = replace(entry(10, 20), destination=OffsetRange(moved, 0, 10))
-    known = KnownEntries({AT: [entry(0, 10), renamed, entry(20, 30)]})
+    first, last = entry(0, 10), entry(20, 30)
+    claims = Claims("m", [first, renamed, last])
 
     def count(part: RecountPart) -> DestinationCount:
         if part.destination.topic_partition == moved:
@@ -289,12 +290,12 @@ def test_a_range_fails_if_one_of_its_parts_does(counting: Any, client: ClusterCl
         return DestinationCount(part.range, tally=Tally(records, records))
 
     counting(count)
-    ranges = [wanted(0, 20), wanted(20, 30)]
-    failed, counted = count_ranges(client, ranges, known)
+    ranges = [(wanted(0, 20), [first, renamed]), (wanted(20, 30), [last])]
+    failed, counted = count_ranges(client, ranges, claims)
     assert isinstance(failed, RetriableError)
     assert isinstance(counted, Recount)
-    assert (counted.range, counted.records, counted.problems) == (ranges[1], 10, [])
-    assert TO in {part.destination.topic_partition for part in known.parts(ranges[0])}
+    assert (counted.range, counted.records, counted.problems) == (wanted(20, 30), 10, [])
+    assert TO in {part.destination.topic_partition for part in claims.parts(*ranges[0])}
 
 
 @pytest.mark.parametrize("low", [1, 2, 5, 19], ids="begins at {}".format)
@@ -304,7 +305,7 @@ def test_a_chunk_whose_first_record_is_gone(*, low: int, is_compacted: bool) -> 
     copied = replace(entry(0, 16, 0), destination=OffsetRange(TO, 0, 20))
     own, other = copied.producer_id, copied.producer_id + 1
     others = replace(entry(0, 4), destination=OffsetRange(TO, 1, 5), producer_id=other)
-    (part,) = KnownEntries({AT: [copied]}, [others]).parts(wanted(0, 16))
+    (part,) = Claims("m", [copied, others]).parts(wanted(0, 16), [copied])
     counting = PartCount(part, is_compacted=is_compacted)
     if is_compacted:
         counting.add(FetchedSpan(0, low, None, Skipped.COMPACTION_GAP))
@@ -317,16 +318,36 @@ def test_a_chunk_whose_first_record_is_gone(*, low: int, is_compacted: bool) -> 
     tally = found.tally
     assert (tally.foreign, tally.counted) == (0, 20 - max(low, 5))
     assert (Recount(part.range, [found]).problems, tally.unverified) == ([], 16 - tally.counted)
+    counting.add(span(batch([record], 2, producer=other + 1)))
+    assert tally.foreign == 1, "of nobody, within two chunks"
 
 
-def test_a_loss_supersedes_what_follows_the_last_chunk(client: ClusterClient) -> None:
+def test_a_loss_supersedes_what_follows_the_last_chunk() -> None:
     """A hole before it was copied before the loss: no loss excuses it."""
     loss = replace(entry(40, 40), generation=1, gap="the topic was created again")
     entries = [entry(0, 10), entry(30, 40), loss]
     counted = Recount(wanted(0, 60), coverage=coverage(wanted(0, 60), entries, 60))
-    _WindowCount(client, 0, {}, {})._explain(counted, entries, [])
+    explain(counted, entries, 0)
     assert (counted.superseded, counted.unaccounted) == (20, 20)
     assert counted.problems == ["20 source offsets are in no ledger entry: [10, 30)"]
+
+
+@pytest.mark.parametrize(
+    ("oldest", "generation", "forgotten"),
+    [
+        pytest.param(None, 0, 60, id="none is left"),
+        pytest.param(entry(130, 140), 0, 30, id="of its generation"),
+        pytest.param(replace(entry(0, 10), generation=1), 0, 60, id="of a later one"),
+        pytest.param(entry(500, 510), 1, 0, id="of the one before"),
+    ],
+)
+def test_which_offsets_expired_entries_had(
+    oldest: LedgerEntry | None, generation: int, forgotten: int
+) -> None:
+    """Offsets are comparable within a generation: the oldest entry left may be of another one."""
+    counted = Recount(wanted(100, 160), coverage=coverage(wanted(100, 160), [], 160))
+    forget(counted, oldest, generation)
+    assert (counted.forgotten, counted.unaccounted) == (forgotten, 60 - forgotten)
 
 
 AT = TopicPartition("orders", 0)

@@ -18,10 +18,10 @@ from relay_pipelines.audit.checks import (
     not_audited,
     numbers,
 )
+from relay_pipelines.audit.claims import RecountPart
 from relay_pipelines.audit.comparison import Difference, ShownRecord
 from relay_pipelines.audit.coverage import CoverageMap
 from relay_pipelines.audit.part_count import PartResult
-from relay_pipelines.audit.recount_parts import RecountPart
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.errors import SourceError, TamperedError
 from relay_pipelines.ledger import ledger_topic

@@ -14,13 +14,10 @@ import dagster as dg
 import pytest
 from dagster._serdes import serialize_value
 
-from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.retention import Why
 from relay_pipelines.audit.verdict import Tally
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger.chain import Chain
-from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import Cluster, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
@@ -34,7 +31,7 @@ from relay_pipelines.protocol.batch import (
 )
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
-from relay_pipelines.windows import window_events, window_run
+from relay_pipelines.windows import window_events
 from relay_pipelines.windows.failed_windows import FailedWindows
 from relay_pipelines.windows.window_run import Copied, TopicReport, WindowReport
 from tests.support.audited import entry
@@ -281,28 +278,6 @@ def test_what_a_check_rests_on() -> None:
     says = f"not verified: 0 of 50 records compared: {Why.RETENTION}; "
     assert str(found.description).startswith(says)
     assert "topic-partitions" in found.metadata
-
-
-@pytest.mark.parametrize(
-    ("oldest", "generation", "forgotten"),
-    [
-        pytest.param([], 0, 60, id="none is left"),
-        pytest.param([entry(130, 140)], 0, 30, id="of its generation"),
-        pytest.param([replace(entry(0, 10), generation=1)], 0, 60, id="of a later one"),
-        pytest.param([entry(500, 510)], 1, 0, id="of the one before"),
-    ],
-)
-def test_which_offsets_expired_entries_had(
-    monkeypatch: pytest.MonkeyPatch, oldest: list[Any], generation: int, forgotten: int
-) -> None:
-    """Offsets are comparable within a generation: the oldest entry left may be of another one."""
-    records = [LedgerRecord(each, b"", AT, 7) for each in oldest]
-    ledger = SimpleNamespace(chains={AT: Chain(AT, records=records, expired=3)})
-    monkeypatch.setattr(window_run, "read_verified_ledger", lambda *_: ledger)
-    counted = Recount(RANGE, coverage=coverage(RANGE, [], RANGE.end))
-    explain: Any = window_run._explain_expired
-    explain([counted], {AT: generation}, "m", None, None)
-    assert (counted.forgotten, counted.unaccounted) == (forgotten, 60 - forgotten)
 
 
 class TestFailedWindows:

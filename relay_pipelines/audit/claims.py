@@ -1,0 +1,248 @@
+"""Who may have written each destination offset, as the ledger tells; and what a count reads.
+
+The parts of a range are cut so that a task can count each. Pure functions. They run on the driver.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from types import MappingProxyType
+
+from relay_pipelines.audit.retention import Configs
+from relay_pipelines.ledger.accounted import ChunkCopies
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+
+_CHUNKS = 1_000  # of a part that is cut: a task gets their entries
+_ALL = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class RecountPart:
+    """Chunks of a source range in one destination topic-partition, or offsets without any.
+
+    Args:
+        range: the source offsets to whose recount it belongs.
+        destination: the offsets to read, as far as the log has them; up to where the mirror's next
+            chunk begins. They end at `sys.maxsize` after the last chunk.
+        entries: of the chunks, sorted by destination offset.
+        others: what else the ledger has in there, of the mirror or of its replays, sorted.
+        expired_to: before it, entries are gone that may have named a record which none names.
+        known_to: from it on, records may have an entry that was not read.
+        source_config: what the copies follow, as `followed` returns it.
+        created_id: where nothing was copied, the id of the topic as the mirror has created it;
+            empty if it has not. None where something was copied.
+    """
+
+    range: OffsetRange
+    destination: OffsetRange
+    entries: tuple[LedgerEntry, ...] = ()
+    others: tuple[ChunkCopies, ...] = ()
+    expired_to: int = 0
+    known_to: int = _ALL
+    source_config: Mapping[str, str] = field(default_factory=dict)
+    created_id: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the chunks."""
+        return sum(entry.size_bytes for entry in self.entries)
+
+    @property
+    def last(self) -> int:
+        """The destination offset after the last chunk."""
+        return max((entry.destination.end for entry in self.entries), default=0)
+
+    def end(self, stable: int) -> int:
+        """Return the destination offset up to which to read.
+
+        Args:
+            stable: the last stable offset of the log.
+        """
+        end = min(stable, self.destination.end, max(self.last, self.known_to))
+        # copies of which nothing is known may follow for long
+        return min(self.last, end) if self.expired_to >= end else end
+
+
+class Claims:
+    """Who may have written each destination offset; made once from the ledger, for many ranges.
+
+    A chunk is one transaction: at its offsets, the batches of its producer are its own, and no
+    others. What no chunk claims is foreign, unless entries that could claim it are not known.
+
+    Args:
+        mirror: whose chunks they are; what the rest of its family has written is not foreign.
+        entries: all that count, of the mirror and its replays.
+        accounted: by destination topic-partition, the offsets of which all entries are known; all
+            of them where it says nothing.
+        source_configs: what the copies of source topics follow, as `followed` returns it.
+    """
+
+    def __init__(
+        self,
+        mirror: str,
+        entries: Iterable[LedgerEntry],
+        accounted: Mapping[TopicPartition, OffsetRange] = MappingProxyType({}),
+        source_configs: Configs = MappingProxyType({}),
+    ) -> None:
+        self._mirror = mirror
+        self._accounted = accounted
+        self._source_configs = source_configs
+        self._chunks: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+        # before it are originals that have come home
+        self._begun: dict[tuple[TopicPartition, TopicPartition, int], LedgerEntry] = {}
+        for entry in entries:
+            to = entry.destination.topic_partition
+            if entry.records:
+                self._chunks[to].append(entry)
+            elif entry.begins_anew and entry.mirror == mirror:
+                key = to, entry.source.topic_partition, entry.generation
+                self._begun[key] = entry
+        for chunks in self._chunks.values():
+            chunks.sort(key=lambda entry: entry.destination)
+        self._indices = {
+            to: RangeIndex([entry.destination for entry in chunks])
+            for to, chunks in self._chunks.items()
+        }
+        self._starts = {  # of all sources: several may be pinned to one destination
+            to: [entry.destination.start for entry in chunks if entry.mirror == mirror]
+            for to, chunks in self._chunks.items()
+        }
+
+    def parts(
+        self,
+        offset_range: OffsetRange,
+        entries: Iterable[LedgerEntry],
+        size_bytes: int | None = None,
+    ) -> list[RecountPart]:
+        """Return the parts of a range: of each destination, because a renamed topic has several.
+
+        Args:
+            entries: those that cover the range, of one history.
+            size_bytes: about which to cut, between chunks; None for one part of each destination.
+        """
+        copies: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+        for entry in entries:
+            # the first chunks of a mirror have no destination offsets while they have no record
+            if len(entry.source) and entry.destination.start >= 0 and not entry.gap:
+                copies[entry.destination.topic_partition].append(entry)
+        parts = []
+        for to, chunks in copies.items():
+            groups = _groups(sorted(chunks, key=lambda entry: entry.destination), size_bytes)
+            ends = [group[0].destination.start for group in groups[1:]]
+            last = max(entry.destination.end for entry in groups[-1])
+            starts = self._starts.get(to, [])
+            ends += [*starts[bisect_left(starts, last) :][:1], _ALL][:1]
+            parts += [
+                self._part(offset_range, OffsetRange(to, 0, end), group)
+                for group, end in zip(groups, ends, strict=True)
+            ]
+        return parts
+
+    def _part(
+        self, offset_range: OffsetRange, upto: OffsetRange, entries: Sequence[LedgerEntry]
+    ) -> RecountPart:
+        source, to = offset_range.topic_partition, upto.topic_partition
+        start = entries[0].destination.start
+        begun = self._begun.get((to, source, entries[0].generation))
+        if begun and begun.number < entries[0].number:
+            start = max(start, begun.destination.end)
+        copies = OffsetRange(to, start, max(start, upto.end))
+        known = self._accounted.get(to, OffsetRange(to, 0, _ALL))
+        return RecountPart(
+            OffsetRange(
+                source,
+                max(offset_range.start, min(entry.source.start for entry in entries)),
+                min(offset_range.end, max(entry.source.end for entry in entries)),
+            ),
+            copies,
+            tuple(entries),
+            self._others(copies, entries),
+            known.start,
+            known.end,
+            self._source_configs.get(source.topic, {}),
+        )
+
+    def _others(
+        self, copies: OffsetRange, entries: Iterable[LedgerEntry] = ()
+    ) -> tuple[ChunkCopies, ...]:
+        to = copies.topic_partition
+        index = self._indices.get(to, RangeIndex([]))
+        positions = [*index.overlapping(copies.start, copies.end)]
+        there = (ChunkCopies.of(self._chunks[to][position]) for position in reversed(positions))
+        own = {ChunkCopies.of(entry) for entry in entries}
+        return tuple(chunk for chunk in there if chunk not in own)
+
+    def uncopied(
+        self,
+        range_of: Callable[[TopicPartition], OffsetRange | None],
+        created: Mapping[str, str],
+    ) -> list[RecountPart]:
+        """Return the offsets of topic-partitions before their first copies, or without copies.
+
+        A mirror that has created the topic knows that it was empty, so records there are foreign.
+        In a topic that existed before, somebody may have written them before the mirror began.
+        Where entries have expired, nobody knows what they had named.
+
+        Args:
+            range_of: returns the source range to whose recount a destination topic-partition
+                belongs; None for none.
+            created: topic -> its id, of those that the mirror has created.
+        """
+        begun: dict[TopicPartition, int] = defaultdict(int)
+        for (to, _, _), entry in self._begun.items():
+            begun[to] = max(begun[to], entry.destination.end)
+        parts = []
+        for to, known in sorted(self._accounted.items()):
+            first = next(iter(self._starts.get(to, [])), known.end)
+            start = begun[to] if begun[to] <= first else 0
+            before, source = OffsetRange(to, start, first), range_of(to)
+            if source is not None and not known.start and len(before):
+                others, created_id = self._others(before), created.get(to.topic, "")
+                parts.append(RecountPart(source, before, others=others, created_id=created_id))
+        return parts
+
+
+def _groups(entries: Sequence[LedgerEntry], size_bytes: int | None) -> list[list[LedgerEntry]]:
+    """Cut entries, which are sorted by destination offset, where none of them overlap."""
+    groups, size, end = [[entries[0]]], entries[0].size_bytes, entries[0].destination.end
+    for entry in entries[1:]:
+        is_full = size_bytes is not None and (size >= size_bytes or len(groups[-1]) >= _CHUNKS)
+        if is_full and entry.destination.start >= end:
+            groups.append([])
+            size = 0
+        groups[-1].append(entry)
+        size += entry.size_bytes
+        end = max(end, entry.destination.end)
+    return groups
+
+
+class RangeIndex:
+    """Finds, among offset ranges of one topic-partition, those that overlap others.
+
+    A look-up takes logarithmic time, unless ranges lie within each other.
+
+    Args:
+        ranges: sorted by their start.
+    """
+
+    def __init__(self, ranges: Sequence[OffsetRange | ChunkCopies]) -> None:
+        self._ranges = ranges
+        self._starts = [offset_range.start for offset_range in ranges]
+        self._most_ends = list(accumulate((offset_range.end for offset_range in ranges), max))
+
+    def overlapping(self, start: int, end: int) -> Iterator[int]:
+        """Yield the positions of the ranges that overlap `[start, end)`, the last one first."""
+        position = bisect_left(self._starts, end) - 1
+        while position >= 0 and self._most_ends[position] > start:
+            if self._ranges[position].end > start:
+                yield position
+            position -= 1
+
+    def containing(self, offset: int) -> Iterator[int]:
+        """Yield the positions of the ranges that contain an offset, the last one first."""
+        return self.overlapping(offset, offset + 1)
