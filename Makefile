@@ -85,7 +85,7 @@ registry: setup  ## Read, compare and mirror schemas of a real registry, Apicuri
 	$(BIN)/python -m pytest -m long tests/integration/test_apicurio.py
 
 deploy-check: setup  ## Run every step of the container image in a folder, and the demo without a JDK, with all downloads; a quarter of an hour.
-	$(BIN)/python -m pytest -m long tests/integration/test_image.py tests/integration/test_java_from_pypi.py
+	$(BIN)/python -m pytest -m long tests/integration/test_image.py
 
 check: setup  ## Run linters, the type checker and the import rules.
 	$(BIN)/ruff check .

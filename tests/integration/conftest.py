@@ -42,7 +42,6 @@ def standalone_master(tmp_path_factory: pytest.TempPathFactory, bare_python: Pat
 
 @pytest.fixture(scope="session")
 def connect_trap(tmp_path_factory: pytest.TempPathFactory) -> Trap:
-    """The trap of the Spark Connect server."""
     return Trap.unset(tmp_path_factory.mktemp("connect"))
 
 
@@ -50,7 +49,6 @@ def connect_trap(tmp_path_factory: pytest.TempPathFactory) -> Trap:
 def connect_remote(
     tmp_path_factory: pytest.TempPathFactory, bare_python: Path, connect_trap: Trap
 ) -> Iterator[str]:
-    """Address of a Spark Connect server."""
     folder = tmp_path_factory.mktemp("connect-server")
     with spark_processes.connect_server(
         folder, bare_python, {}, {"RELAY_FAULT": connect_trap.fault}

@@ -52,7 +52,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def let_own(cluster: LocalCluster) -> None:
-    """Allow `owner` everything."""
     everything = [acl("*", "owner", AclOperation.ALL, kind=kind) for kind in (TOPIC, ID)]
     grant(cluster.cluster(), everything)
 
@@ -168,7 +167,6 @@ def way_in(
 
 
 def secured(way: Cluster, **changes: Any) -> Cluster:
-    """The cluster with other credentials."""
     return replace(way, security=replace(way.security, **changes))
 
 

@@ -28,13 +28,7 @@ _PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the driver shall do.
-
-    Args:
-        groups: one Spark task each.
-        times: how often to copy them.
-        cancel_at: a file at whose appearance the copy is cancelled.
-    """
+    """Copy `groups`, a task each, so many `times`, until a file at `cancel_at` appears."""
 
     master: str | None = None
     remote: str | None = None
@@ -46,7 +40,6 @@ class Request:
 
 
 def answer(request: Request) -> dict[str, Any]:
-    """Carry out the request."""
     try:
         session = connect(request.master, request.remote, request.conf)
         try:

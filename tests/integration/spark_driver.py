@@ -62,11 +62,9 @@ class Client:
         return wait
 
     def ask(self, request: Request, **environment: str) -> dict[str, Any]:
-        """Run the client and return its answer."""
         return self.start(request, **environment)()
 
     def close(self) -> None:
-        """Kill the clients that still run."""
         for process in self.processes:
             if process.poll() is None:
                 kill(family(process.pid))

@@ -1,8 +1,4 @@
-"""Real Spark on 127.0.0.1 in separate processes: what runs on a cluster, and a Connect server.
-
-Their Python is not the tests' own: it finds the libraries, but not `relay_pipelines`, which must be
-shipped to it.
-"""
+"""Real Spark in separate processes, whose Python has the libraries and not `relay_pipelines`."""
 
 from __future__ import annotations
 
@@ -42,11 +38,7 @@ def python_without_the_package(folder: Path) -> Path:
 def standalone(
     folder: Path, python: Path, workers: int = 1, **options: Any
 ) -> Iterator[SparkCluster]:
-    """Run a standalone cluster whose tasks run this Python; of one worker with two cores at first.
-
-    Args:
-        options: those of `spark_cluster.running`.
-    """
+    """Run a standalone cluster: a worker of two cores, or as `spark_cluster.running` is told."""
     chosen: dict[str, Any] = {
         "cores": 2,
         "memory": "2g",
@@ -111,12 +103,10 @@ def _kill_below(*servers: LocalProcess) -> None:
 
 
 def executors() -> list[psutil.Process]:
-    """Return the JVMs that run the tasks of the standalone cluster."""
     return _jvms("ExecutorBackend")
 
 
 def connect_servers() -> list[psutil.Process]:
-    """Return the JVMs of the Spark Connect servers."""
     return _jvms("SparkConnectServer")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-import yaml
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
     AclBinding,
@@ -24,21 +23,20 @@ from confluent_kafka.admin import (
 )
 
 from relay_pipelines.cli import main
-from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Listener, LocalCluster
-from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.offsets.following import follow
 from relay_pipelines.offsets.group_look import Following, GroupLooker
 from relay_pipelines.prepare import permissions, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT
 from tests.support import commands, consumers, independent
 from tests.support.acls import ALLOW, CLUSTER, DENY, GROUP, PREFIXED, TOPIC, acl, grant, may_write
 from tests.support.independent import Record, client, configure, until, write
+from tests.support.planned_copy import copy_planned
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
@@ -89,10 +87,8 @@ class Guarded:
             "users": dict.fromkeys(NAMES, PASSWORD),
             "authorizer": True,
         }
-        self.source, self.destination = (
-            LocalCluster(name, folder=folder / name, **options)
-            for name in ("source", "destination")
-        )
+        self.source = LocalCluster("source", folder=folder / "source", **options)
+        self.destination = LocalCluster("destination", folder=folder / "destination", **options)
 
     @property
     def here(self) -> Cluster:
@@ -108,20 +104,12 @@ class Guarded:
             list(pool.map(LocalCluster.start, (self.source, self.destination)))
         for topic in (ORDERS, OTHER):
             independent.create(self.here, topic, 1, KEPT)
-            write(
-                self.here,
-                TopicPartition(topic, 0),
-                [Record(None, b"first")],
-            )
+            write(self.here, TopicPartition(topic, 0), [Record(None, b"first")])
         taken = cluster_snapshot.take_snapshot(
             "m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK
         )
         topics.create(taken, None, OPTIONS, CLOCK)
-        ranges = run_plan.plan(taken).ranges
-        assert [
-            outcome.error
-            for outcome in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)
-        ] == [""]
+        assert len(copy_planned(taken)) == 1
 
     def mirror(
         self,
@@ -131,15 +119,11 @@ class Guarded:
     ) -> dict[str, Any]:
         """The mirror's section of relay.yaml, by default without authentication."""
         return commands.mirror(
-            source or self.here,
-            destination or self.there,
-            allow,
-            topics={"rename": "copy.{topic}"},
+            source or self.here, destination or self.there, allow, topics={"rename": "copy.{topic}"}
         )
 
     def config(self, **mirror: Any) -> list[str]:
-        path = self.folder / "relay.yaml"
-        path.write_text(yaml.safe_dump({"mirrors": {"m": self.mirror(**mirror)}}))
+        path = commands.configured(self.folder, {"m": self.mirror(**mirror)})
         return ["acls", "-c", str(path)]
 
 
@@ -236,10 +220,7 @@ def test_acls_reports_then_apply_grants_reading_only(
 def test_a_missing_permission_is_named(
     guarded: Guarded, source_cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error names the missing permission: Describe or Alter on the cluster, or AlterConfigs.
-
-    A cluster without an authorizer yields one line and no error, and no ACL is created.
-    """
+    """Describe, Alter or AlterConfigs, in one line; one says that a cluster has no authorizer."""
     relay = guarded.destination.cluster(username="relay")
     everything = acl("*", "relay", AclOperation.DESCRIBE), acl("*", "relay", AclOperation.READ)
     grant(guarded.there, everything)

@@ -42,7 +42,6 @@ REFERENCE = {"name": "Address", "subject": "address", "version": 1}
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the registry's program."""
     folder: Path = apicurio.unpacked(tmp_path_factory.mktemp("apicurio"))
     return folder
 
@@ -69,7 +68,6 @@ def serving(server: Any) -> Iterator[Any]:
 
 
 def register_all(server: Any) -> None:
-    """Register schemas of all types."""
     register(server, "unused", '"string"')
     register(server, ODD, json.dumps(ADDRESS))
     register(server, "address", json.dumps(ADDRESS, indent=1))
@@ -95,7 +93,6 @@ def asked(server: Any, path: str) -> Any:
 
 
 def versions(server: Any) -> list[dict[str, Any]]:
-    """Return all versions, as the registry answers them."""
     subjects = [quote(subject, safe="") for subject in sorted(asked(server, "/subjects"))]
     numbers = {each: asked(server, f"/subjects/{each}/versions") for each in subjects}
     return [asked(server, f"/subjects/{s}/versions/{n}") for s in subjects for n in numbers[s]]
@@ -138,10 +135,7 @@ def test_all_types_are_read_and_its_own_import_keeps_ids(pair: tuple[Any, Any]) 
 def test_a_registry_on_the_copy_of_the_others_topic_has_the_same_ids(
     program: Path, sides: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """It follows the first one while it only reads, and gives the next id once it may write.
-
-    So docs/how-to/schemas.md mirrors a registry, and takes over from it.
-    """
+    """It follows while it only reads, and takes over once it may write: docs/how-to/schemas.md."""
     source, destination = sides
     config = configured(tmp_path, {"m": commands.mirror(source, destination, topic_name)})
 

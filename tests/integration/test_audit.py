@@ -24,7 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from relay_pipelines import model
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
-from relay_pipelines.audit.chunks import _Reader
+from relay_pipelines.audit.chunks import ComparedChunk, _Reader
+from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
@@ -50,7 +51,7 @@ from tests.copying import (
 )
 from tests.support import commands, independent
 from tests.support.commands import configured, environment, error_line, relay_here
-from tests.support.findings import differences, notes, unreadable
+from tests.support.findings import compared, differences, notes, unreadable
 from tests.support.independent import Record, configure, create, delete, delete_before, put, write
 
 RECORDS = numbered(100)
@@ -69,7 +70,6 @@ class Audited:
         self.section: dict[str, Any] = {}
 
     def config(self, **more: Any) -> Path:
-        """Write a relay.yaml of the mirror."""
         mirror = self.mirror
         section = commands.mirror(mirror.source, mirror.destination, mirror.topic, **more)
         return configured(self.folder, {mirror.name: section}, spark={"master": "local[2]"})
@@ -86,14 +86,18 @@ class Audited:
         self, level: Level = Level.FULL, selection: Selection | None = None, **more: Any
     ) -> PartitionAudit:
         """Audit, with the comparison in this process."""
-        audit = self.begin(level, selection, **more)
-        read(audit)
-        (found,) = audit.partitions.values()
+        (found,) = compared(self.begin(level, selection, **more)).partitions.values()
         assert unreadable(found) == []
         return found
 
+    def first_difference(self, level: Level = Level.FULL) -> tuple[ComparedChunk, Difference]:
+        """Audit, and return the first difference with its chunk."""
+        first = self.audit(level).first_difference
+        assert first is not None
+        assert first.difference is not None
+        return first.chunk, first.difference
+
     def configure(self, **config: object) -> None:
-        """Change the configuration of the topic on both sides."""
         for cluster in (self.mirror.source, self.mirror.destination):
             configure(cluster, ResourceType.TOPIC, self.mirror.topic, **config)
 
@@ -117,7 +121,6 @@ class Audited:
         mirror.forget_recreation()
 
     def recreate_source(self, records: list[Record]) -> None:
-        """Delete the source topic, and create it again with other records."""
         mirror = self.mirror
         delete(mirror.source, mirror.topic)
         create(mirror.source, mirror.topic, 1, KEPT)
@@ -131,15 +134,7 @@ class Audited:
             "nodes": [{"name": name, **commands.at(node)} for name, node in nodes.items()]
         }
         settings = load(configured(self.folder, {mirror.name: section})).mirror(mirror.name)
-        audit = begin(Sides(mirror.name, settings), AuditRequest(level=level))
-        read(audit)
-        return audit
-
-
-def read(audit: Audit) -> None:
-    """Do in this process what tasks do."""
-    done = spark_job.do_group(audit.job, audit.work)
-    audit.add(done.chunks, done.parts)
+        return compared(begin(Sides(mirror.name, settings), AuditRequest(level=level)))
 
 
 @pytest.fixture
@@ -241,10 +236,8 @@ class TestAgreement:
         assert (differences(found), found.records) == ([], 50)
         assert found.coverage.counts == {"copied": 50, "filtered": 50}
         audited.replace_copies(RECORDS[1:40:2] + RECORDS[43::2], [0, 49])
-        first = audited.audit().first_difference
-        assert first is not None
-        assert first.difference is not None
-        assert first.difference.what == (
+        _, difference = audited.first_difference()
+        assert difference.what == (
             "more records are missing at the destination than the ledger says that were left out"
         )
 
@@ -317,13 +310,11 @@ class TestTampered:
         assert found.chain.breaks == []
         assert found.recount is not None
         assert found.recount.problems == recounted
-        first = found.first_difference
-        assert first is not None
-        assert first.difference is not None
-        sides = first.difference.source, first.difference.destination
+        chunk, difference = audited.first_difference()
+        sides = difference.source, difference.destination
         assert tuple(side and side.offset for side in sides) == at
-        assert first.difference.what == what
-        assert first.chunk.source.start == (60 if at == (75, None) else 30)
+        assert difference.what == what
+        assert chunk.source.start == (60 if at == (75, None) else 30)
 
     def test_records_of_another_writer_after_the_copies(self, audited: Audited) -> None:
         """The recount names the offset of the first one."""
@@ -420,11 +411,7 @@ class TestSource:
         assert found.recount.tally.counted == 100
 
     def test_a_node_with_other_offsets(self, audited: Audited) -> None:
-        """Each chunk is compared with the node that it was read from, in whatever order they are.
-
-        The copies stand in for such a node: markers lie between them. One in quarantine is not
-        read, and does not make the copies look wrong.
-        """
+        """A chunk is compared with the node that it was read from, unless that is in quarantine."""
         mirror = audited.mirror
         shifted, name = {"shifted": mirror.destination}, mirror.source.name
         audit = audited.audit_nodes({**shifted, name: mirror.source})
@@ -467,28 +454,30 @@ class TestNotCompared:
         unknown = "whether the source keeps the records that are gone is not known"
         assert f"{unknown}: the source no longer has the topic" in notes(found)
 
-    @pytest.mark.parametrize("level", LEVELS[1:])
-    def test_retention_at_the_destination_alone(self, audited: Audited, level: Level) -> None:
+    def test_retention_at_the_destination_alone(self, audited: Audited) -> None:
         """What the source keeps must be there, unless the copy is not meant to follow it."""
         mirror, expired_ms = audited.mirror, nearly_expired_ms()
         mirror.configure_copy(retention_ms=expired_ms)
         delete_before(mirror.destination, mirror.at, 40)
-        found = audited.audit(level)
-        assert (found.verdict.state, found.verdict.exit_code()) == (State.DIFFERS, 4)
-        first, second, third, *_ = differences(found)
-        assert first == (
-            "the destination's log begins at offset 40, although its topic at the source keeps"
-            " everything: records before it were deleted"
-        )
-        assert second == "100 records were committed, 70 are there"
-        assert third == (
-            f"the destination's topic has retention.ms={expired_ms} and the source has -1;"
-            " let runs set it with topics.sync_configs: true; `relay replay` copies again what is"
-            " gone"
-        )
-
-        audited.section = {"topics": {"config_keys": ["cleanup.policy"]}}
-        assert differences(audited.audit(level)) == []
+        lines = [
+            (
+                "the destination's log begins at offset 40, although its topic at the source keeps"
+                " everything: records before it were deleted"
+            ),
+            "100 records were committed, 70 are there",
+            (
+                f"the destination's topic has retention.ms={expired_ms} and the source has -1;"
+                " let runs set it with topics.sync_configs: true; `relay replay` copies again what"
+                " is gone"
+            ),
+        ]
+        for level in LEVELS[1:]:
+            audited.section = {}
+            found = audited.audit(level)
+            assert (found.verdict.state, found.verdict.exit_code()) == (State.DIFFERS, 4)
+            assert differences(found)[:3] == lines
+            audited.section = {"topics": {"config_keys": ["cleanup.policy"]}}
+            assert differences(audited.audit(level)) == []
 
     def test_retention_at_the_source(self, audited: Audited) -> None:
         delete_before(audited.mirror.source, audited.mirror.at, 40)
@@ -516,8 +505,7 @@ class TestNotCompared:
             return begins_and_ends
 
         monkeypatch.setattr(_Reader, "log", late)
-        audit = audited.begin(Level.SAMPLE, share=100.0)
-        read(audit)
+        audit = compared(audited.begin(Level.SAMPLE, share=100.0))
         (found,) = audit.partitions.values()
         assert left == []
         if side == "source":
@@ -547,12 +535,11 @@ class TestNotCompared:
         for number in (45, 99):
             other = RECORDS[number]._replace(value=b"another")
             audited.replace_copies([*RECORDS[:number], other, *RECORDS[number + 1 :]])
-            first = compacted().first_difference
-            assert first is not None
-            assert first.difference is not None
-            assert first.difference.what == "the records of 1 key differ"
-            assert first.difference.source is not None
-            assert first.difference.source.offset == number
+            compacted()
+            _, difference = audited.first_difference()
+            assert difference.what == "the records of 1 key differ"
+            assert difference.source is not None
+            assert difference.source.offset == number
 
     def test_records_without_a_key(self, audited: Audited) -> None:
         """Nothing replaces them, so that no compaction explains why they are gone."""
@@ -566,11 +553,7 @@ class TestNotCompared:
             found = audited.audit(level)
             assert found.verdict.state is State.DIFFERS
             assert "120 records were committed, 112 are there" in differences(found)
-            if level is Level.FULL:
-                assert found.first_difference is not None
-                assert found.first_difference.difference is not None
-                what = "the records without a key differ"
-                assert found.first_difference.difference.what == what
+        assert audited.first_difference()[1].what == "the records without a key differ"
 
 
 class TestSelected:
@@ -586,8 +569,7 @@ class TestSelected:
         other.copy()
         first.write(numbered(10, first=100))
         first.copy()
-        audit = audited.begin(Level.FULL)
-        read(audit)
+        audit = compared(audited.begin(Level.FULL))
         assert (differences(audit), unreadable(audit)) == ([], [])
         assert [found.records for found in audit.partitions.values()] == [110, 50]
 
@@ -610,8 +592,7 @@ class TestSelected:
         away = Cluster("away", NOWHERE)
         audit = audited.begin(Level.FULL)
         audit.job = replace(audit.job, nodes=(away, *audit.job.nodes))
-        read(audit)
-        (found,) = audit.partitions.values()
+        (found,) = compared(audit).partitions.values()
         assert (unreadable(found), found.records) == ([], 100)
         assert {result.node for result in found.results} == {"one"}
         audit = audited.begin(Level.FULL)
@@ -632,7 +613,7 @@ def test_in_spark(audited: Audited, local_session: Any) -> None:
         if tampered:
             audited.replace_copies(TAMPERED["value"][0])
         here, there = (audited.begin(Level.FULL) for _ in range(2))
-        read(here)
+        compared(here)
         for found in spark_job.in_spark(local_session, there.job, there.work, "audit-test"):
             there.add(found.chunks, found.parts)
         assert there.partitions == here.partitions
@@ -653,12 +634,10 @@ sys.exit(main(sys.argv[1:]))
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
 )
 def test_a_signal_in_spark(audited: Audited, number: signal.Signals) -> None:
-    """It ends at once with one line, although a task waits for a transaction to end.
-
-    SIGTERM to all processes, as of a container, ends Spark as well; groups of work have not begun.
-    """
+    """It ends at once with one line, although a task waits; SIGTERM to all ends Spark as well."""
     mirror = audited.mirror
-    other = opened(mirror.destination, mirror.at, numbered(1), f"{mirror.topic}-open")
+    patient = {"transaction_timeout_ms": 600_000}
+    other = opened(mirror.destination, mirror.at, numbered(1), f"{mirror.topic}-open", **patient)
     mirror.write(numbered(10, first=100))
     assert mirror.try_copy().status is Status.DONE
     command = [sys.executable, "-c", ALWAYS_IN_SPARK, "-c", str(audited.config()), "audit"]

@@ -51,7 +51,6 @@ def test_inputs_are_as_described() -> None:
 
 
 def copied(contender: Contender, wanted: Input, source: LocalCluster, to: LocalCluster) -> Cost:
-    """Copy an input, and check that everything arrived in its place."""
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     extents = clusters.make_input(source.cluster(), topic, wanted)
     clusters.create_own_topics(to.cluster())

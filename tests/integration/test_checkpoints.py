@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,7 @@ from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic
 from relay_pipelines.ledger.checkpoint import StateRecord
 from relay_pipelines.ledger.reader import LedgerFollower
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Checkpoint, CopyOptions, OffsetRange, Status, TopicPartition
+from relay_pipelines.model import Checkpoint, OffsetRange, Status, TopicPartition
 from relay_pipelines.offsets.followed_ledger import FollowedLedger
 from relay_pipelines.protocol import fetch
 from relay_pipelines.protocol.client import (
@@ -51,7 +50,6 @@ def mirror(sides: Clusters, topic_name: str) -> Mirror:
 
 
 def home_of(mirror: Mirror) -> TopicPartition:
-    """The topic-partition that holds the mirror's checkpoint."""
     return checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
 
 
@@ -66,7 +64,6 @@ class OpenTransaction:
         assert self._sender.flush(30) == 0
 
     def abort(self) -> None:
-        """Abort the transaction if it is open."""
         if self._open:
             self._sender.abort_transaction(30)
         self._open = False
@@ -115,24 +112,6 @@ def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
     assert found == [10]
     mirror.assert_equal()
     assert len(mirror.entries()) == 1
-
-
-@pytest.mark.newer_kafka
-def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
-    """If the last stable offset stays held back too long, one line names all."""
-    held, home = OpenTransaction(mirror), home_of(mirror)
-    impatient = CopyOptions(transaction_timeout_ms=100)
-    with ClusterClient(mirror.destination, DestinationError, options=impatient) as client:
-        end = client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home]
-        with pytest.raises(DestinationError, match="has a transaction open for ") as caught:
-            checkpoint.wait_until_stable(client, home, end)
-    held.abort()
-    said = str(caught.value)
-    assert said.startswith(f"{home}: readers of committed records do not see")
-    (found,) = re.findall(r"producer id \d+ with transactional id (\S+)", said)
-    assert found == f"other-{mirror.name}"
-    where = f"--topic {home.topic} --partition {home.partition}"
-    assert f"abort {where} --start-offset " in said
 
 
 def test_the_driver_reads_the_same_checkpoints_as_tasks(
@@ -214,17 +193,19 @@ def test_a_task_reads_the_checkpoints_of_many_ranges_with_one_request(
     assert (len(fetches) == 1) == (answer_bytes == 1 << 20)
 
 
+@pytest.fixture
+def to_own(sides: Clusters, own_cluster: LocalCluster, topic_name: str) -> Mirror:
+    """The same, to be copied to a cluster that may be damaged."""
+    made = Mirror(sides[0], own_cluster.cluster(), topic_name)
+    made.write(numbered(10))
+    return made
+
+
 def test_a_process_reads_each_checkpoint_once(
-    source_cluster: LocalCluster,
-    own_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    to_own: Mirror, own_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads again if leader, disk, records or topic may be others than it has read."""
-    mirror = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
-    home = home_of(mirror)
-    mirror.write(numbered(10))
+    mirror, home = to_own, home_of(to_own)
     starts: list[int] = []
 
     def records(client: ClusterClient, wanted: OffsetRange, first: Any = None) -> Iterator[Any]:
@@ -290,11 +271,7 @@ def test_a_process_reads_each_checkpoint_once(
 def test_the_cleaner_works_under_a_follower(
     eager_cluster: LocalCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it reads often or is far behind, it has what a process that begins has.
-
-    Among what was aborted, compressed together, and removed with its markers. Only a tombstone that
-    it did not see leaves it with the value before.
-    """
+    """However far it is behind, it has what who begins has, but for a tombstone that it missed."""
     cluster, mirror = eager_cluster.cluster(), f"m-{topic_name}"
     monkeypatch.setattr(checkpoint, "TOPIC", topic_name)
     create(cluster, topic_name, checkpoint.PARTITIONS, COMPACTED | {"delete.retention.ms": "0"})
@@ -356,17 +333,13 @@ def test_the_cleaner_works_under_a_follower(
             assert read() == newest
 
 
-def test_a_follower_of_a_ledger_that_has_lost_entries(
-    source_cluster: LocalCluster, own_cluster: LocalCluster, topic_name: str
-) -> None:
+def test_a_follower_of_a_ledger_that_has_lost_entries(to_own: Mirror) -> None:
     """Records are deleted before it has read them, or the topic is created again: it reads on."""
-    mirror = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
-    there = mirror.destination
+    mirror, there = to_own, to_own.destination
     home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
     settings = Settings.model_validate(
         commands.mirror(mirror.source, there, mirror.topic, node=mirror.source.name)
     )
-    mirror.write(numbered(10))
     mirror.try_copy(0, 2)
     settled_end(there, home)
     entries = LedgerFollower(destination_client(mirror.name, there, mirror.options, SystemClock()))

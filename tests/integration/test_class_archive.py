@@ -1,7 +1,4 @@
-"""Sessions on this machine with an archive of Spark's classes: one that fits, and none that does.
-
-A JVM that warns about an archive would do so on stdout, which is JSON here.
-"""
+"""Sessions with an archive of classes that fits or not: a JVM would warn on stdout, in JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ FOLDER = Path("relay_pipelines", "spark-classes")
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """Drivers whose workers run the Python of the tests."""
     client = Client(tmp_path, Path(sys.executable))
     yield client
     client.close()
@@ -36,10 +32,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 def _java(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Every test runs with the Java that relay finds and, if asked, with that of PyPI.
-
-    Up to Java 24 an archive has classes alone; later it is an AOT cache.
-    """
+    """With the Java that relay finds, and that of PyPI; after Java 24 there is an AOT cache."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "of PyPI":
             site = tmp_path_factory.mktemp("site")
@@ -70,10 +63,7 @@ def made(_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 
 def source_of_classes(client: Client, cache: Path, folder: Path) -> str:
-    """Run a job in a new session; return from where its JVM loaded SparkContext.
-
-    The user's own options for the JVM apply, too.
-    """
+    """Run a job in a new session, with options of its own; return whence it has SparkContext."""
     log = folder / "classes.log"
     conf = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={log}"}
     answer = client.ask(Request("local[1]", None, conf), XDG_CACHE_HOME=str(cache))

@@ -159,17 +159,6 @@ def test_nodes_prefers_a_node_that_serves(copied: Copied, tmp_path: Path) -> Non
     assert error_line(nobody).startswith(line)
 
 
-def test_ledger_shows_one_entry_per_chunk(copied: Copied) -> None:
-    """`ledger` shows one entry per committed chunk; `--last` keeps the newest of each mirror."""
-    ledger = "ledger", "-m", "plain"
-    shown = relay_here(copied.config, *ledger, "--topic", copied.plain, "--json").stdout
-    entries = json.loads(shown)
-    assert sum(entry["records"] for entry in entries) == 2 * PLAIN
-    assert {entry["mirror"] for entry in entries} == {"plain"}
-    last = relay_here(copied.config, *ledger, "--last", "1").stdout
-    assert len(re.findall(r"\[0, 1500\) .*\[0, 1500\) ", last)) == 1, last
-
-
 def test_plan_changes_nothing(copied: Copied, tmp_path: Path, topic_name: str) -> None:
     """`plan` shows ranges, sizes, topics to create and topic selection, and changes nothing."""
     create(copied.source, topic_name, 2)
@@ -295,11 +284,7 @@ def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
 
 
 def test_what_is_wrong_is_refused(copied: Copied, tmp_path: Path) -> None:
-    """A mistake in relay.yaml is named by its place before any connection: exit code 2.
-
-    So is a topic that is not mirrored, and a mirror onto itself; a metrics address that another run
-    has is a warning, because the records matter more than their metrics.
-    """
+    """Mistakes are named by place, before a connection; a taken metrics address is a warning."""
     path = tmp_path / "relay.yaml"
     path.write_text("mirrors: {m: {topic: {}}}")
     done = relay_here(path, "run")
@@ -345,11 +330,7 @@ def test_an_unreachable_cluster_does_not_stop_other_mirrors(copied: Copied, tmp_
 def test_an_interrupted_run_is_completed_by_the_next(
     copied: Copied, tmp_path: Path, topic_name: str
 ) -> None:
-    """Ctrl-C or SIGTERM ends a run with 130 and no open transaction; the next run completes it.
-
-    That next one has a mirror before it that fails, with a record too large for the destination,
-    which stops nothing.
-    """
+    """Ctrl-C or SIGTERM: 130, no open transaction; what fails in the next run stops nothing."""
     large = f"{topic_name}-large"
     create(copied.source, large)
     create(copied.destination, large, 1, {"max.message.bytes": "2000"})

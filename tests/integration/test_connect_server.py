@@ -50,7 +50,6 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def listeners(remote: str) -> set[str]:
-    """The addresses at which processes listen at the port of the server."""
     port = int(remote.rpartition(":")[2])
     found = [
         one.laddr for one in psutil.net_connections("tcp") if one.laddr and one.status == "LISTEN"
@@ -87,11 +86,7 @@ def stranger(remote: str, state: Path) -> Iterator[str]:
 def test_a_server_is_started_once_and_stopped(
     remote: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second start changes nothing; a stop waits for all processes, and may be repeated.
-
-    The server has the settings of relay.yaml, and no command line shows them. It is not asked
-    through a proxy.
-    """
+    """It has the settings of relay.yaml, in no command line; start and stop may be repeated."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     described = rf"Spark \d+\.\d+\.\d+ at {remote}, process group (\d+), up [\d.]+ m?s?i?n?.*\n"
     with command_lines.of_children() as lines:

@@ -183,7 +183,6 @@ WITNESS = checkpoint.home(checkpoint.TOPIC, b"any")
 
 
 def several_chunks(mirror: Mirror) -> None:
-    """Write a topic of several chunks."""
     mirror.write(*(numbered(100, 100, first) for first in range(0, 1000, 100)))
     mirror.with_options(chunk_bytes=20_000)
 
@@ -195,39 +194,29 @@ def take_over(mirror: Mirror) -> None:
         TransactionalProducer(client, name, mirror.options, WITNESS).start()
 
 
-@pytest.mark.parametrize("point", IN_A_CHUNK)
+@pytest.mark.parametrize(
+    ("point", "loses_connection"),
+    [*((point, False) for point in IN_A_CHUNK), (Failpoint.BEFORE_CHECKPOINT, True)],
+)
 def test_an_overtaken_task_commits_nothing_more(
-    mirror: Mirror, point: Failpoint, monkeypatch: pytest.MonkeyPatch
+    mirror: Mirror, point: Failpoint, monkeypatch: pytest.MonkeyPatch, *, loses_connection: bool
 ) -> None:
-    """Wherever a newer task takes over, the older one is fenced, and its open chunk is aborted."""
+    """Wherever a newer task takes over: the older one is fenced, and a retry fences nobody."""
     several_chunks(mirror)
+
+    def overtaken() -> None:
+        take_over(mirror)
+        if loses_connection:
+            raise DestinationError("the connection is lost")
+
     with monkeypatch.context() as patched:
-        at_failpoint(patched, point, 2, lambda: take_over(mirror))
+        at_failpoint(patched, point, 2, overtaken)
         outcome = mirror.try_copy()
     assert (outcome.status, outcome.error_kind) == (Status.FENCED, "FencedError")
+    assert outcome.error.startswith(f"{mirror.at}: ")
     assert "\n" not in outcome.error
     assert outcome.next_offset < 1000
     assert len(mirror.copied()) == outcome.records == outcome.next_offset
-    mirror.copy()
-    mirror.assert_equal()
-
-
-def test_an_overtaken_task_does_not_fence_the_newer_one(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A retry presents the old epoch, so it is refused and cannot fence the newer task."""
-    several_chunks(mirror)
-
-    def overtaken() -> NoReturn:
-        take_over(mirror)
-        raise DestinationError("the connection is lost")
-
-    with monkeypatch.context() as patched:
-        at_failpoint(patched, Failpoint.BEFORE_CHECKPOINT, 1, overtaken)
-        outcome = mirror.try_copy()
-    assert outcome.status is Status.FENCED
-    assert outcome.error.startswith(f"{mirror.at}: ")
-    assert mirror.copied() == []
     mirror.copy()
     mirror.assert_equal()
 
@@ -259,7 +248,6 @@ def test_an_expired_producer_id_is_not_reused(
 
 
 def known(mirror: Mirror, transactional_id: str) -> bool:
-    """Whether the coordinator knows a transactional id."""
     with ClusterClient(mirror.destination, DestinationError) as client:
         coordinator = client.coordinator(transactional_id)
         request = DescribeTransactionsRequest(transactional_ids=[transactional_id])

@@ -1,8 +1,9 @@
-"""Which offsets are copied: every committed record once, and each offset is accounted for."""
+"""What is copied: every committed record once, unchanged, and each offset is accounted for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,17 +13,51 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError, SourceError
 from relay_pipelines.ledger.checkpoint import TOPIC, home, key_of, read_all
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import OffsetRange, Status, TopicPartition
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.model import (
+    Fingerprint,
+    OffsetRange,
+    OnRecordError,
+    Outcome,
+    RecordPolicy,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.protocol.batch import HEADER_BYTES, BatchHeader
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.metadata import Metadata
+from relay_pipelines.protocol.records import digest_of
 from tests.contract.interleaved_transactions import InterleavedTransactions
-from tests.copying import KEPT, Clusters, Mirror, batches_of, numbered, write_transaction
-from tests.support.independent import create, delete_before, put, read, settled_end, transactional
+from tests.copying import (
+    KEPT,
+    Clusters,
+    Mirror,
+    batches_of,
+    copy_as_it_is,
+    copy_as_rows,
+    end_of,
+    numbered,
+    records_of,
+    write_transaction,
+)
+from tests.support.compacted import COMPACTED, clean, keyed, roll
+from tests.support.independent import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    Record,
+    create,
+    delete_before,
+    put,
+    read,
+    settled_end,
+    transactional,
+    until,
+)
+from tests.support.odd_records import CODECS, ODD
 
 
 @pytest.fixture
 def mirror(sides: Clusters, topic_name: str) -> Mirror:
-    """A topic and its copy, with the brokers' defaults."""
     return Mirror(*sides, topic_name)
 
 
@@ -36,19 +71,23 @@ def test_ranges_may_meet_in_a_batch(mirror: Mirror, size: int) -> None:
     assert mirror.copied() == mirror.original()[3:38]
 
 
-def test_retention_cuts_a_log(mirror: Mirror) -> None:
+@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
+def test_retention_cuts_a_log(mirror: Mirror, way: Callable[..., list[Outcome]]) -> None:
     """A copy may begin in a batch that was cut; what was not copied in time fails in one line."""
     mirror.write(numbered(20, 1000), numbered(20, 1000, 20))
-    delete_before(mirror.source, mirror.at, 15)
-    assert mirror.copy(15, 25).records == 10
-    assert mirror.copied() == mirror.original()[:10]
+    original = mirror.original()
+    for low, start, end in ((15, 15, 25), (23, 25, 27)):  # then in the batch of the checkpoint
+        delete_before(mirror.source, mirror.at, low)
+        (outcome,) = way(mirror.job, [mirror.range(start, end)], SystemClock())
+        assert (outcome.error, outcome.records) == ("", end - start)
+        mirror.known = (mirror.checkpoint(), 0)
     delete_before(mirror.source, mirror.at, 30)
-    outcome = mirror.try_copy(25)
+    (outcome,) = way(mirror.job, [mirror.range(27)], SystemClock())
     facts = outcome.status, outcome.error_kind, outcome.exit_code
     assert facts == (Status.FAILED, "RetentionPassedError", 3)
-    assert "offset 25" in outcome.error
+    assert "offset 27" in outcome.error
     assert "\n" not in outcome.error
-    assert len(mirror.copied()) == 10
+    assert mirror.copied() == original[15:27]
 
 
 def test_the_checkpoint_decides_where_a_range_begins(mirror: Mirror) -> None:
@@ -123,7 +162,6 @@ def test_batches_land_where_the_ledger_says(mirror: Mirror) -> None:
 def transaction(
     mirror: Mirror, *, commit: bool, count: int = 10, size: int = 20, first: int = 0
 ) -> None:
-    """One transaction of one batch."""
     write_transaction(mirror.source, mirror.at, numbered(count, size, first), commit=commit)
 
 
@@ -219,3 +257,357 @@ def test_the_leaders_of_many_topics_are_asked_for_at_once(
         ends = of_source.list_offsets(iter(wanted), LATEST, READ_COMMITTED)
     assert ends == dict.fromkeys(wanted, 0)
     assert asked == [topics]
+
+
+KINDS = {"CreateTime": CREATE_TIME, "LogAppendTime": LOG_APPEND_TIME}
+LARGE = {"max.message.bytes": str(16 << 20)}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batches_go_through_untouched(mirror: Mirror, codec: str) -> None:
+    """Records, batch boundaries and all bytes after the batch header are equal, for every codec."""
+    # text that compresses, and still fills more than the least size of a batch that goes as it is
+    text = [random.Random(n).randbytes(150).hex().encode() for n in range(600)]
+    batches = [numbered(200, first=n * 200, make=text.__getitem__) for n in range(3)]
+    mirror.write(*batches, compression_type=codec)
+    outcome = mirror.copy()
+    assert (outcome.records, outcome.batches, outcome.reencoded) == (600, 3, 0)
+    mirror.assert_equal()
+    here = batches_of(mirror.source, mirror.at, 0, 600)
+    there = batches_of(mirror.destination, mirror.at, 0, 600)
+    assert [data[HEADER_BYTES:] for _, data in there] == [data[HEADER_BYTES:] for _, data in here]
+    for side in (here, there):
+        assert [header.base_offset for header, _ in side] == [0, 200, 400]
+    assert {header.attributes & 7 for header, _ in there} == {CODECS.index(codec)}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_odd_records_survive_both_ways(mirror: Mirror, codec: str) -> None:
+    """Null keys, tombstones, empty values and odd headers arrive, verbatim or merged."""
+    filler = Record(b"f", random.Random(1).randbytes(20_000).hex().encode())
+    mirror.write([*ODD, filler], ODD, ODD[:1], ODD[1:], [filler, *ODD], compression_type=codec)
+    outcome = mirror.copy()
+    assert (outcome.records, outcome.reencoded) == (4 * len(ODD) + 2, 2 * len(ODD))
+    mirror.assert_equal()
+
+
+def test_one_record_batches_are_merged(mirror: Mirror) -> None:
+    """Hundreds of batches of one record arrive as one, unchanged; a change of codec ends it."""
+    mirror.write(*([record] for record in numbered(500)), compression_type="lz4")
+    outcome = mirror.copy()
+    assert outcome.records == outcome.reencoded == 500
+    assert outcome.batches == 1
+    assert len(batches_of(mirror.source, mirror.at, 0, 500)) == 500
+    for codec in CODECS:
+        mirror.write(numbered(20), numbered(20), compression_type=codec)
+    mirror.copy(500)
+    mirror.assert_equal()
+    found = batches_of(mirror.destination, mirror.at, 0, settled_end(mirror.destination, mirror.at))
+    assert [header.attributes & 7 for header, _ in found] == [0, 0, 1, 2, 3, 4]
+
+
+def test_another_codec_is_what_the_mirror_asks_for(mirror: Mirror) -> None:
+    """Batches that have it go as they are; all others are re-encoded, records unchanged."""
+    text = [random.Random(n).randbytes(150).hex().encode() for n in range(200)]
+    for codec in CODECS:
+        mirror.write(numbered(200, make=text.__getitem__), ODD, compression_type=codec)
+    mirror.options = replace(mirror.options, codec="zstd")
+    outcome = mirror.copy()
+    assert (outcome.records, outcome.reencoded) == (5 * (200 + len(ODD)), 5 * len(ODD) + 800)
+    mirror.assert_equal()
+    (entry,) = mirror.entries()
+    assert (list(entry.codecs), entry.reencoded) == (["zstd"], outcome.reencoded)
+
+
+def test_another_codec_makes_no_record_too_large(sides: Clusters, topic_name: str) -> None:
+    """One that fits with its own codec alone keeps that."""
+    limit = {"max.message.bytes": "100000"}
+    mirror = Mirror(*sides, topic_name, limit, limit)
+    noise = random.Random(3).randbytes(99_900)
+    mirror.write([Record(None, noise)], compression_type="none")
+    mirror.write([Record(None, noise[:75_000].hex().encode())], compression_type="gzip")
+    mirror.write(numbered(3))
+    mirror.options = replace(mirror.options, codec="snappy")
+    mirror.copy()
+    mirror.assert_equal()
+    (entry,) = mirror.entries()
+    assert entry.codecs == {"none": 1, "gzip": 1, "snappy": 1}
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_records_of_all_sizes_arrive(sides: Clusters, topic_name: str, codec: str) -> None:
+    """Records from 0 bytes to 10 MB arrive, alone and together."""
+    mirror = Mirror(*sides, topic_name, LARGE, LARGE)
+    sizes = (0, 1, 8 << 10, 100_000, 1 << 20, 10 << 20, 3, 5 << 20)
+    records = [Record(None, random.Random(size).randbytes(size)) for size in sizes]
+    mirror.write(*([record] for record in records), records[:4], compression_type=codec)
+    assert mirror.copy().records == 12
+    mirror.assert_equal()
+
+
+@pytest.mark.parametrize("size", [20, 10_000], ids=["small", "large"])
+@pytest.mark.parametrize("there", KINDS)
+@pytest.mark.parametrize("here", KINDS)
+def test_timestamps_are_kept(
+    sides: Clusters, topic_name: str, here: str, there: str, size: int
+) -> None:
+    """A record keeps its timestamp unless the destination topic uses LogAppendTime."""
+    of_source, of_copy = ({"message.timestamp.type": kind} for kind in (here, there))
+    mirror = Mirror(*sides, topic_name, of_source, of_copy)
+    mirror.write(numbered(3, size), numbered(2, size, 3))
+    mirror.copy()
+    original, copied = mirror.original(), mirror.copied()
+    assert [record[:3] for record in copied] == [record[:3] for record in original]
+    assert {record.timestamp[0] for record in original} == {KINDS[here]}
+    assert {record.timestamp[0] for record in copied} == {KINDS[there]}
+    if there == "CreateTime":
+        times = [[record.timestamp[1] for record in side] for side in (original, copied)]
+        assert times[0] == times[1]
+
+
+@pytest.mark.parametrize("size", [20, 10_000], ids=["merged", "verbatim"])
+def test_the_fingerprint_is_that_of_the_last_record(mirror: Mirror, size: int) -> None:
+    """The checkpoint holds source offset and digest of the last copied record."""
+    mirror.write(numbered(3, size), numbered(3, size, 3))
+    for end in (2, 5, 6):
+        mirror.copy(end=end)
+        offset, last = read(mirror.source, mirror.at)[end - 1]
+        assert offset == end - 1
+        assert mirror.checkpoint().fingerprint == Fingerprint(
+            offset,
+            last.timestamp[1],
+            digest_of(0, last.key, None, []),
+            digest_of(0, None, last.value, []),
+            digest_of(0, None, None, list(last.headers)),
+        )
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "in the same cluster"])
+def test_a_topic_may_arrive_under_another_name_and_partition(
+    sides: Clusters, topic_name: str, where: str
+) -> None:
+    """A topic-partition may be copied to another one, also of its own cluster."""
+    to = TopicPartition(f"{topic_name}-copy", 3)
+    clusters = sides if where == "elsewhere" else (sides[0], sides[0])
+    mirror = Mirror(*clusters, topic_name, to=to)
+    mirror.write(numbered(10), numbered(10, 2000))
+    assert mirror.copy().destination == to
+    mirror.assert_equal()
+    assert not read(mirror.destination, TopicPartition(to.topic, 0))
+
+
+@pytest.mark.parametrize(("count", "size", "merged"), [(14, 1_024, True), (137, 80, False)])
+def test_a_batch_is_merged_if_that_costs_less(
+    mirror: Mirror, count: int, size: int, *, merged: bool
+) -> None:
+    """Of two batches of about 16 KB, the one with few records is merged, by default."""
+    mirror.write(numbered(count, size), numbered(count, size, count))
+    mirror.options = replace(mirror.options, coalesce_below_bytes=None)
+    outcome = mirror.copy()
+    assert (outcome.reencoded, outcome.batches) == ((2 * count, 1) if merged else (0, 2))
+    mirror.assert_equal()
+
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+@pytest.fixture
+def limited(sides: Clusters, topic_name: str) -> Mirror:
+    """A topic of large batches and a destination with a small limit."""
+    small = {"max.message.bytes": "20000"}
+    return Mirror(*sides, topic_name, destination_config=small)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("compressible", [True, False], ids=["text", "noise"])
+def test_a_batch_that_is_too_large_is_split(
+    limited: Mirror, codec: str, *, compressible: bool
+) -> None:
+    """The records arrive in batches within the limit, even if compression makes them larger."""
+    chance = random.Random(7)
+    noise = numbered(600, make=lambda _: chance.randbytes(300))
+    records = numbered(600, make=lambda n: b"%d" % n * 100) if compressible else noise
+    limited.write(records, compression_type=codec)
+    assert limited.copy().records == 600
+    limited.assert_equal()
+    found = batches_of(
+        limited.destination, limited.at, 0, settled_end(limited.destination, limited.at)
+    )
+    assert max(len(data) for _, data in found) <= 20_000
+
+
+def test_a_record_that_is_too_large_fails_the_range(limited: Mirror) -> None:
+    """A line names record and setting, also where the limit was lowered; a higher one heals it."""
+    last = [*numbered(3, first=20), Record(b"big", b"x" * 30_000), *numbered(3, first=23)]
+    limited.write(numbered(10), numbered(10, 100, 10), last)
+    limited.copy(0, 10)
+    outcome = limited.try_copy(10)
+    assert_too_large(limited, outcome)
+    assert f"{limited.at} at offset 23: " in outcome.error
+    assert "max.message.bytes=20000" in outcome.error
+    limited.destination_config["max.message.bytes"] = "40000"
+    assert_too_large(limited, limited.try_copy(10))
+    limited.configure_copy(max_message_bytes=40_000)
+    assert limited.copy(10).records == 17
+    limited.assert_equal()
+
+
+def assert_too_large(limited: Mirror, outcome: Outcome) -> None:
+    """Check that it has failed at 10, and left nothing behind."""
+    facts = outcome.status, outcome.error_kind, outcome.next_offset
+    assert facts == (Status.FAILED, "RecordTooLargeError", 10)
+    assert "\n" not in outcome.error
+    assert limited.copied() == numbered(10)
+    _assert_nothing_open(limited)
+
+
+@pytest.mark.parametrize("beside", [0, 3], ids=["alone", "in a batch with others"])
+@pytest.mark.parametrize("spare", [0, -1], ids=["exactly", "one byte too large"])
+def test_a_record_as_large_as_the_limit(limited: Mirror, beside: int, spare: int) -> None:
+    """It is copied if its batch has exactly max.message.bytes, whatever is in its source batch."""
+    big = Record(b"big", b"x" * 15_000)
+    limited.write([big], [*numbered(beside), big, *numbered(beside, first=beside)])
+    ((_, alone), *_) = batches_of(limited.source, limited.at, 0, 1)
+    limited.configure_copy(max_message_bytes=len(alone) + spare)
+    limited.destination_config["max.message.bytes"] = str(len(alone) + spare)
+    outcome = limited.try_copy()
+    if spare < 0:
+        assert (outcome.error_kind, outcome.next_offset) == ("RecordTooLargeError", 0)
+        assert f"a record of {len(alone)} bytes is larger than" in outcome.error
+    else:
+        assert outcome.error == ""
+        limited.assert_equal()
+
+
+BY_KEY = {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("size", [10, 20_000], ids=["merged", "as it is"])
+def test_a_record_without_a_key_for_a_compacted_topic(
+    sides: Clusters, topic_name: str, size: int
+) -> None:
+    """One line names it; with `quarantine` it goes there, and the others are copied."""
+    limited = Mirror(*sides, topic_name, destination_config=BY_KEY)
+    records = numbered(40, size)
+    records[25] = Record(None, b"no key" * size, (("n", b"1"),))
+    limited.write(records[:20], records[20:])
+    outcome = limited.try_copy()
+    assert (outcome.status, outcome.error_kind) == (Status.FAILED, "InvalidRecordError")
+    assert outcome.error.startswith(f"{limited.at} at offset 25: a record has no key, and")
+    assert limited.copied() == records[: outcome.next_offset]
+    _assert_nothing_open(limited)
+
+    quarantine = TopicPartition(f"{limited.topic}.quarantine", 0)
+    create(limited.destination, quarantine.topic, 1, {"max.message.bytes": "10000000"})
+    policy = RecordPolicy(on_record_error=OnRecordError.QUARANTINE)
+    (outcome,) = copy_ranges(limited.job, [replace(limited.range(), record_policy=policy)])
+    assert (outcome.error, outcome.skipped) == ("", {"quarantined": 1})
+    assert limited.copied() == records[:25] + records[26:]
+    (found,) = records_of(limited.destination, quarantine)
+    assert (found.key, found.value) == (None, records[25].value)
+    limited.assert_ledger_closes()
+
+
+def _assert_nothing_open(limited: Mirror) -> None:
+    with ClusterClient(limited.destination, DestinationError) as client:
+        stable, high = (
+            client.list_offsets([limited.at], LATEST, isolation)
+            for isolation in (READ_COMMITTED, READ_UNCOMMITTED)
+        )
+    assert stable == high
+
+
+_DELETE_HORIZON_BIT = 0x40
+
+
+@pytest.fixture
+def cleaned(
+    eager_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
+) -> Mirror:
+    """A compacted topic and a copy that is not compacted."""
+    return Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)
+
+
+def headers_of(cleaned: Mirror, end: int) -> list[BatchHeader]:
+    return [header for header, _ in batches_of(cleaned.source, cleaned.at, 0, end)]
+
+
+def left_below(cleaned: Mirror, end: int) -> list[Record]:
+    """What the cleaner has left below an offset."""
+    return [record for offset, record in read(cleaned.source, cleaned.at) if offset < end]
+
+
+@pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_batches_with_holes(cleaned: Mirror, size: int, codec: str) -> None:
+    """Records that the cleaner left arrive in order, and the holes are counted."""
+    cleaned.write(
+        keyed(20, size), [*keyed(5, size), *keyed(15, size, 1000, 100)], compression_type=codec
+    )
+    clean(cleaned, 40, 35)
+    end = end_of(cleaned.source, cleaned.at)
+    assert any(each.records <= each.last_offset_delta for each in headers_of(cleaned, end))
+    cuts = (0, 3, 5, end)  # two ranges may meet at an offset that the cleaner removed
+    outcomes = [cleaned.copy(start, cut) for start, cut in pairwise(cuts)]
+    expected = left_below(cleaned, end)
+    assert cleaned.copied() == expected
+    assert sum(outcome.records for outcome in outcomes) == len(expected)
+    gaps = sum(outcome.skipped.get("compaction_gap", 0) for outcome in outcomes)
+    assert gaps == end - len(expected)
+
+
+def test_batches_that_lost_every_record(cleaned: Mirror) -> None:
+    """The cleaner keeps them for the state of a producer: they are skipped, alone or not."""
+    # the last batch of a producer that is still known stays, without records
+    for size in (2000, 20):
+        cleaned.write(keyed(10, size), enable_idempotence=True)
+        cleaned.write(keyed(10, size))
+    clean(cleaned, 40, 10)
+    end = end_of(cleaned.source, cleaned.at)
+    empty = [header.base_offset for header in headers_of(cleaned, end) if not header.records]
+    assert empty
+    first = cleaned.copy(0, 10)
+    assert (first.records, first.skipped) == (0, {"compaction_gap": 10})
+    outcome = cleaned.copy(10, end)
+    assert cleaned.copied() == left_below(cleaned, end)
+    assert outcome.skipped["compaction_gap"] >= 20
+
+
+@pytest.mark.newer_kafka
+def test_batches_with_a_delete_horizon(cleaned: Mirror) -> None:
+    """Tombstones in a batch with a delete horizon (KIP-534) arrive with their own timestamps."""
+    batch = [
+        Record(b"k%d" % n, None, (), (CREATE_TIME, 1_700_000_000_000 + 7 * n)) for n in range(300)
+    ]
+    batch += [
+        Record(b"p%d" % n, b"x" * 100, (), (CREATE_TIME, 1_700_000_000_500 + n)) for n in range(300)
+    ]
+    cleaned.write(keyed(20, 20), batch)
+    until(lambda: _marked(cleaned), "a delete horizon")
+    end = end_of(cleaned.source, cleaned.at)
+    outcome = cleaned.copy(0, end)
+    assert cleaned.copied() == left_below(cleaned, end)
+    assert outcome.records - outcome.reencoded >= 600
+
+
+def _marked(cleaned: Mirror) -> bool:
+    roll(cleaned)
+    end = end_of(cleaned.source, cleaned.at)
+    return any(
+        header.attributes & _DELETE_HORIZON_BIT and header.records >= 600
+        for header in headers_of(cleaned, end)
+    )
+
+
+def test_aborted_records_stay_away_after_compaction(cleaned: Mirror) -> None:
+    """Markers that the cleaner has thinned out still keep aborted records away."""
+    sender = transactional(cleaned.source, cleaned.topic)
+    for first, commit in ((0, True), (10, False), (20, True)):
+        sender.begin_transaction()
+        put(sender, cleaned.at, keyed(10, 500, 10, first))
+        sender.flush(30)
+        (sender.commit_transaction if commit else sender.abort_transaction)(30)
+    clean(cleaned, 33, 10)
+    end = end_of(cleaned.source, cleaned.at)
+    cleaned.copy(0, end)
+    assert cleaned.copied() == left_below(cleaned, end)

@@ -1,8 +1,4 @@
-"""Every command and every Python example in README.md and docs runs, in the order of its page.
-
-Pages without a `relay.yaml` of their own share the mirror of README.md and a folder; a command that
-several of them have runs once.
-"""
+"""All commands and Python of README.md and docs run, once in the folder that pages share."""
 
 from __future__ import annotations
 
@@ -90,7 +86,6 @@ class Reader:
                     self.run(folder, block, command)
 
     def folder(self, page: str) -> Path:
-        """Return the folder of a page, or the shared one."""
         folder = self.root / (re.sub(r"\W+", "-", page) or "shared")
         if not folder.exists():
             folder.mkdir()
@@ -105,10 +100,7 @@ class Reader:
         (folder / block.title).write_text(text)
 
     def run(self, folder: Path, block: Block, command: str) -> None:
-        """Run a command once in its folder; it must succeed, or stop at Ctrl-C if it never ends.
-
-        The README's run in a shell as people type them; the others of `relay` in this process.
-        """
+        """Run it once in its folder, the README's in a shell; Ctrl-C ends what never ends."""
         command = command.partition("  #")[0].strip().replace(".venv/bin/relay", "relay")
         if folder == self.folder(""):
             if command in self.done:

@@ -64,7 +64,6 @@ def config_of(mirror: Mirror, folder: Path, expectations: list[Any], **more: Any
 
 
 def window_of(mirror: Mirror) -> TopicWindow:
-    """What the ledger has of the window."""
     (window,) = from_ledger("a-window", mirror.entries(), lambda entry: bool(entry.window))
     return window
 
@@ -85,7 +84,6 @@ def found(
 
 
 def failing(results: dict[str, Result]) -> dict[str, list[int]]:
-    """The offsets in the sample of each expectation that fails."""
     return {
         name: [int(row["offset"]) for row in result.sample]
         for name, result in results.items()

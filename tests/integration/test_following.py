@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, NoReturn
 
 import pytest
-import yaml
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from relay_pipelines.cli import main
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
@@ -38,7 +37,6 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.topics import DEFAULT_CONFIG_KEYS
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.snapshot.recent_configs import RecentConfigs
 from tests.copying import KEPT, Clusters, ensure_homes, records_of
 from tests.support import commands
 from tests.support.independent import Record, client, configure, create, delete, grow, until, write
@@ -82,7 +80,6 @@ class Followed:
         return self.surveyed().source_configs[self.topic][key].value
 
     def mirror(self, **more: Any) -> dict[str, Any]:
-        """The settings of the mirror."""
         topics = {"rename": "copy.{topic}", **more}
         return commands.mirror(
             self.source, self.destination, f"{self.topic}.*", node="only", topics=topics
@@ -112,15 +109,25 @@ class Followed:
             for difference in topic_configs.differences(self.surveyed(**more))
         }
 
-    def config(self, folder: Path, **more: Any) -> str:
-        path = folder / "relay.yaml"
-        path.write_text(yaml.safe_dump({"mirrors": {self.name: self.mirror(**more)}}))
-        return str(path)
+    def config(self, folder: Path, **more: Any) -> Path:
+        return commands.configured(folder, {self.name: self.mirror(**more)})
 
 
 @pytest.fixture
 def followed(sides: Clusters, topic_name: str) -> Followed:
     return Followed(*sides, topic_name, {"max.message.bytes": "2000000"})
+
+
+def said(config: Path, *command: str) -> CompletedProcess[str]:
+    done = commands.relay_here(config, *command)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def only_finding(config: Path, command: str) -> dict[str, Any]:
+    (shown,) = json.loads(said(config, command, "--json").stdout)["mirrors"]
+    (finding,) = shown["findings"]
+    return dict(finding)
 
 
 def described_configs(cluster: Cluster, topic: str) -> dict[str, Any]:
@@ -144,7 +151,6 @@ def applied(cluster: Cluster, topic: str) -> dict[str, str]:
 def configure_brokers(
     cluster: Cluster, brokers: Sequence[str], config: Mapping[str, str | None]
 ) -> None:
-    """Set or remove defaults of brokers."""
     set_, delete_ = AlterConfigOpType.SET, AlterConfigOpType.DELETE
     entries = [
         ConfigEntry(key, value, incremental_operation=set_ if value else delete_)
@@ -187,31 +193,8 @@ def test_a_run_applies_configuration_differences(followed: Followed) -> None:
     assert followed.run(sync_configs=True).reconfigured == []
 
 
-def test_a_round_that_copies_nothing_may_know_them_from_the_last_one(followed: Followed) -> None:
-    """A session asks for them when there are records, or other topics, or a minute ago."""
-    recent = RecentConfigs()
-
-    def retention() -> str | None:
-        mirror = Mirror.model_validate(followed.mirror())
-        taken = cluster_snapshot.take_snapshot(followed.name, mirror, CLOCK, recent=recent)
-        return taken.source_configs[followed.topic]["retention.ms"].value
-
-    assert retention() == KEPT["retention.ms"]
-    followed.configure_source(retention_ms=7_000_000)
-    shown = "7000000"
-    until(lambda: followed.source_value("retention.ms") == shown, "the configuration")
-    assert retention() == KEPT["retention.ms"]
-    followed.write(b"second")
-    assert retention() == shown
-
-
 def test_what_is_not_followed(followed: Followed) -> None:
-    """Keys that are not listed, topics of several pinned sources, and topics of others.
-
-    Such keys are not reported, not set, and not given to new topics; a topic that the mirror has
-    never copied to is only reported. max.message.bytes is raised before the copy reads it, and
-    never lowered.
-    """
+    """Keys that are not listed, pinned topics, those of others; and no limit is lowered."""
     listed, other = ["max.message.bytes"], f"{followed.topic}-other"
     followed.configure_copy(retention_ms=9_000_000, cleanup_policy="compact")
     followed.configure_source(max_message_bytes=3_000_000)
@@ -274,48 +257,44 @@ def test_what_the_destinations_brokers_would_do_to_a_copy(
         configure_brokers(followed.destination, brokers, {key: None, f"log.{key}": None})
 
 
-def test_more_partitions_than_at_the_source(
-    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_partitions_than_at_the_source(followed: Followed, tmp_path: Path) -> None:
     """A keyed producer that moves there would write elsewhere: a warning, and a gate of a move."""
     other = f"{followed.topic}-other"
     create(followed.source, other, 1, KEPT)
     create(followed.destination, f"copy.{other}", 3, KEPT)
-    said = (
+    warning = (
         f"copy.{other}: it has 3 partitions, and its source 1: producers that move there would"
         " write a key to another partition than its earlier records; copy to a topic with as many"
         " (topics.rename), or, before producers move, add partitions at the source:"
         f" kafka-topics.sh --alter --topic {other} --partitions 3"
     )
-    assert main(["check", "-c", followed.config(tmp_path)]) == 0
-    assert f"warning {followed.name}: {said}\n" in capsys.readouterr().out
+    checked = said(followed.config(tmp_path), "check").stdout
+    assert f"warning {followed.name}: {warning}\n" in checked
     gate = topic_gate(followed.surveyed())
-    assert ([str(reason) for reason in gate.reasons], gate.state) == ([said], GateState.FAILS)
+    assert ([str(reason) for reason in gate.reasons], gate.state) == ([warning], GateState.FAILS)
     pinned = followed.surveyed(rename={other: f"copy.{other}:0", followed.topic: followed.copy_of})
     assert list(topics.more_partitions(pinned)) == []
 
 
 def test_a_destination_with_append_time_is_reported(
-    sides: Clusters, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sides: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """`check`, `plan` and `run` warn, however the destination topic came to LogAppendTime."""
     stamped, copied = {"message.timestamp.type": "LogAppendTime"}, f"copy.{topic_name}"
     create(sides[0], topic_name, 1, KEPT | stamped)
 
-    def said(command: str, **topics: Any) -> str:
+    def shown(command: str, **topics: Any) -> str:
         made = commands.mirror(*sides, topic_name, topics={"rename": "copy.{topic}", **topics})
-        config = commands.configured(tmp_path, {topic_name: made})
-        assert main([command, "-c", str(config)]) == 0
-        shown = capsys.readouterr()
-        return shown.out + shown.err
+        done = said(commands.configured(tmp_path, {topic_name: made}), command)
+        return done.stdout + done.stderr
 
     warning = f"{copied}: message.timestamp.type=LogAppendTime, so the destination sets its own"
     for command in ("check", "plan", "run"):
-        assert warning not in said(command)
-        assert warning in said(command, config_keys=["message.timestamp.type"])
+        assert warning not in shown(command)
+        assert warning in shown(command, config_keys=["message.timestamp.type"])
     create(sides[1], copied, 1, stamped)
     for command in ("check", "plan", "run"):
-        assert f"{warning} timestamps; set it to CreateTime" in said(command)
+        assert f"{warning} timestamps; set it to CreateTime" in shown(command)
 
 
 def test_keys_that_the_destination_does_not_know(followed: Followed) -> None:
@@ -358,9 +337,7 @@ def test_a_refused_value_fails_its_topic(followed: Followed) -> None:
     assert own_configs(followed.destination, f"copy.{other}")["retention.ms"] == "7000000"
 
 
-def test_commands_report_differences(
-    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_report_differences(followed: Followed, tmp_path: Path) -> None:
     """`check`, `plan` and `run` say what differs and what a run does about it."""
     followed.configure_source(retention_ms=7_000_000)
     until(followed.differences, "the configuration")
@@ -370,35 +347,25 @@ def test_commands_report_differences(
     )
     config = followed.config(tmp_path)
 
-    assert main(["check", "-c", config]) == 0
-    assert f"warning {followed.name}: {differs}; {hint}\n" in capsys.readouterr().out
-    assert main(["plan", "-c", config]) == 0
-    assert f"warning: {followed.name}: {differs}; {hint}\n" in capsys.readouterr().err
-    assert main(["status", "-c", config]) == 0
+    assert f"warning {followed.name}: {differs}; {hint}\n" in said(config, "check").stdout
+    for command in ("plan", "run"):
+        assert f"warning: {followed.name}: {differs}; {hint}\n" in said(config, command).stderr
     differ = "keys of topics that are not as at the source: 1; see `relay plan`"
-    assert f"note       {differ}\n" in capsys.readouterr().out
-    assert main(["plan", "-c", config, "--json"]) == 0
-    (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
-    (finding,) = shown["findings"]
+    assert f"note       {differ}\n" in said(config, "status").stdout
+    finding = only_finding(config, "plan")
     assert (finding["kind"], finding["severity"]) == ("ConfigDifference", "warning")
     assert f"{finding['where']}: {finding['text']}" == differs
     assert finding["remedy"] == hint
-    assert main(["run", "-c", config]) == 0
-    assert f"warning: {followed.name}: {differs}; {hint}\n" in capsys.readouterr().err
 
     syncing = followed.config(tmp_path, sync_configs=True)
-    assert main(["check", "-c", syncing]) == 0
-    assert f"{differs}; the next run sets it\n" in capsys.readouterr().out
-    assert main(["run", "-c", syncing]) == 0
-    said = capsys.readouterr()
-    assert f"{followed.copy_of}: set retention.ms=7000000 as at the source; it was -1\n" in said.out
-    assert said.err == ""
+    assert f"{differs}; the next run sets it\n" in said(syncing, "check").stdout
+    done = said(syncing, "run")
+    was = f"{followed.copy_of}: set retention.ms=7000000 as at the source; it was -1\n"
+    assert (was in done.stdout, done.stderr) == (True, "")
     assert own_configs(followed.destination, followed.copy_of)["retention.ms"] == "7000000"
 
 
-def test_a_deleted_source_topic_is_reported(
-    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deleted_source_topic_is_reported(followed: Followed, tmp_path: Path) -> None:
     """Every command reports it and none fails; other topics are copied, and the copy stays."""
     other = f"{followed.topic}-other"
     create(followed.source, other, 1, KEPT)
@@ -410,18 +377,13 @@ def test_a_deleted_source_topic_is_reported(
     )
     config = followed.config(tmp_path)
 
-    assert main(["check", "-c", config]) == 0
-    assert f"warning {gone}\n" in capsys.readouterr().out
+    assert f"warning {gone}\n" in said(config, "check").stdout
     for command in ("plan", "run"):
-        assert main([command, "-c", config]) == 0
-        assert f"warning: {gone}\n" in capsys.readouterr().err
+        assert f"warning: {gone}\n" in said(config, command).stderr
     note = gone.removeprefix(f"{followed.name}: ")
-    assert main(["status", "-c", config]) == 0
-    assert f"  note       {note}\n" in capsys.readouterr().out
+    assert f"  note       {note}\n" in said(config, "status").stdout
     for command in ("plan", "status"):
-        assert main([command, "-c", config, "--json"]) == 0
-        (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
-        (finding,) = shown["findings"]
+        finding = only_finding(config, command)
         assert (finding["kind"], finding["where"]) == ("TopicDeleted", followed.topic)
     assert list(followed.surveyed().destinations) == [other]
     assert (
@@ -429,8 +391,7 @@ def test_a_deleted_source_topic_is_reported(
     )
 
     denying = followed.config(tmp_path, deny=[followed.topic])
-    assert main(["status", "-c", denying]) == 0
-    assert "note" not in capsys.readouterr().out
+    assert "note" not in said(denying, "status").stdout
 
 
 @pytest.fixture

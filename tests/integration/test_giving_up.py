@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import re
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from relay_pipelines import settings
-from relay_pipelines.errors import SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.run import run
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of
-from tests.support.commands import (
-    RELAY,
-    configured,
-    environment,
-    error_line,
-    mirror,
-    relay_here,
-)
-from tests.support.independent import Record, client, create, until, write
+from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay_here
+from tests.support.independent import client, create, write
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
 
 @pytest.fixture
 def filled(own_cluster: LocalCluster, topic_name: str) -> TopicPartition:
-    """A topic with ten records."""
     at = TopicPartition(topic_name, 0)
     create(own_cluster.cluster(), topic_name, 1, KEPT)
     write(own_cluster.cluster(), at, numbered(10))
@@ -98,49 +86,6 @@ def test_a_broker_that_hangs_is_given_up_in_time(
     (said,) = caplog.messages
     waiting = r"waiting for one broker \S+: no answer for 10 s; waiting [12] s more"
     assert re.fullmatch(waiting, said), said
-
-
-@pytest.mark.parametrize("side", ["source", "destination"])
-def test_a_broker_that_hangs_during_a_copy_is_given_up_in_time(
-    own_cluster: LocalCluster,
-    source_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    side: str,
-) -> None:
-    """The wait for an answer counts, and not only what comes after it."""
-    here, there = own_cluster.cluster(), source_cluster.cluster()
-    if side == "destination":
-        here, there = there, here
-    at, copied = TopicPartition(topic_name, 0), TopicPartition(f"copy.{topic_name}", 0)
-    create(here, topic_name, 1, KEPT)
-    batches = [[Record(b"", b"x" * 20_000)] for _ in range(400)]
-    write(here, at, *batches)
-    slow = {"max_bytes_per_second": "200KB", "chunk": "100KB", "fetch_max": "100KB"}
-    renamed = {"rename": "copy.{topic}"}
-    wanted = mirror(here, there, topic_name, give_up_after="12s", topics=renamed, copy=slow)
-    config = configured(tmp_path, {"m": wanted}, spark={"master": "local[2]"})
-    (broker,) = own_cluster.brokers
-
-    def hang() -> None:
-        with ClusterClient(there, SourceError) as asked:
-            until(lambda: asked.has_topic(copied.topic), "the copy", 60)
-            ends = partial(asked.list_offsets, [copied], LATEST, READ_COMMITTED)
-            until(lambda: ends()[copied] > 5, "records")
-        broker.pause()
-
-    with ThreadPoolExecutor(1) as elsewhere:
-        hanging = elsewhere.submit(hang)
-        try:
-            done = relay_here(config, "run")
-        finally:
-            hanging.result()
-            broker.resume()
-    assert done.returncode == 1, done.stdout
-    assert "no answer within 12 s" in error_line(done)
-    if side == "destination":
-        assert "no answer within 5 s" in caplog.text
 
 
 def test_a_run_that_is_stopped_does_not_wait(

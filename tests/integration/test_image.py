@@ -1,4 +1,4 @@
-"""The steps of deploy/docker/Dockerfile and the commands of containers, run on this machine."""
+"""The steps of the image and the commands of containers, run here; and Python alone."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
 from tests.support.deployment import DEPLOY, Image, compose, installed_image
 from tests.support.independent import until
+from tests.support.wheel import ROOT
 
 DRIVER_VARIABLES = {
     # those that Spark gives to an executor's pod
@@ -47,7 +48,6 @@ DRIVER_VARIABLES = {
 def running(
     command: list[str], folder: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command that ends with this process."""
     watched = [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), *command]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -166,3 +166,34 @@ def test_every_step_of_the_image_runs(tmp_path: Path, capsys: pytest.CaptureFixt
         )
     with capsys.disabled():
         sys.stdout.write("".join(f"not run: {step}\n" for step in image.not_run))
+
+
+ENVIRONMENT = {"HOME", "LANG", "TMPDIR", "UV_CACHE_DIR", "XDG_CACHE_HOME"}
+
+
+@pytest.mark.long(downloads=True)
+@pytest.mark.timeout(1200)
+def test_the_demo_runs_without_a_jdk(tmp_path: Path) -> None:
+    """No Java, no shell and no other program is on the path."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    programs = tmp_path / "venv" / "bin"
+    install = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet"]
+    install += ["--python", str(programs / "python"), "--require-hashes"]
+    install += ["--constraint", "requirements.lock", "--requirements", "pyproject.toml"]
+    subprocess.run([*install, "--extra", "java"], cwd=ROOT, check=True)
+    subprocess.run([*install[:6], "--no-deps", wheel], check=True)
+    environment = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
+    done = subprocess.run(
+        [programs / "relay", "demo"],
+        cwd=tmp_path,
+        env=environment | {"PATH": str(programs), "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Nothing lost, nothing duplicated" in done.stdout

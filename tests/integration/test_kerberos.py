@@ -53,13 +53,11 @@ class Kdc:
     port: int
 
     def run(self, *command: str, said: str = "") -> None:
-        """Run a program of Kerberos."""
         subprocess.run(
             command, env=self.environment, input=said, text=True, check=True, capture_output=True
         )
 
     def keytab(self, principal: str) -> Path:
-        """Create a principal and return its keytab."""
         file = self.folder / f"{principal.replace('/', '-')}.keytab"
         self.run("kadmin.local", "-r", REALM, "addprinc", "-randkey", principal)
         self.run("kadmin.local", "-r", REALM, "ktadd", "-k", str(file), principal)

@@ -69,7 +69,6 @@ def rewrite(mirror: Mirror, topic: str, records: list[Record]) -> None:
 
 
 def entries(mirror: Mirror) -> list[Record]:
-    """Return the mirror's records in the ledger, with new timestamps."""
     now = (CREATE_TIME, CLOCK.now_ms())
     return [Record(one.key, one.value, (), now) for one in mirror._own(ledger_topic.TOPIC)]
 

@@ -53,7 +53,6 @@ def cluster_id(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker that tests may stop, kill and pause."""
     with LocalCluster(
         "single", folder=tmp_path_factory.mktemp("single"), jvm_options=QUICK
     ) as cluster:
@@ -83,11 +82,7 @@ def test_started_clusters_serve(
 def test_a_restarted_broker_keeps_data_and_port(
     single: LocalCluster, topic_name: str, end: str
 ) -> None:
-    """However it ended, a new process serves the same records at the same address.
-
-    It runs in a session of its own, so that Ctrl-C in a terminal reaches only the parent. A broker
-    whose guardian is killed ends, too, and is seen as ended.
-    """
+    """However it ended, also with its guardian; Ctrl-C in a terminal does not reach it."""
     if end == "kill its guardian" and sys.platform != "linux":
         pytest.skip("only Linux tells a process of its parent's death")
     broker, address = single.brokers[0], single.bootstrap_servers

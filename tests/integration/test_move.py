@@ -85,7 +85,6 @@ class Moving:
         self.move().cut()
 
     def back(self, who: str = "ann", **asked: Any) -> MoveResult:
-        """Take it back by hand."""
         back = self.by_hand(who, **asked).back()
         assert (back.record.state, back.exit_code) == (State.BACK, 0)
         return back
@@ -501,10 +500,7 @@ def test_a_writer_that_passes_the_fence(moving: Moving) -> None:
 
 
 def test_a_writer_that_passes_the_fence_of_the_way_back(moving: Moving) -> None:
-    """It is named, with its place; what it has written comes home with the next attempt.
-
-    Records of which nobody knows whether they will be committed are written, too.
-    """
+    """It is named, with its place; what it has written comes home, also what was open."""
     mirror, there = moving.mirror, moving.mirror.destination
     moving.cut()
     sender = opened(there, mirror.at, numbered(2, first=900), f"late-{mirror.topic}")
@@ -660,10 +656,7 @@ def test_the_source_is_gone(moving: Moving) -> None:
 
 
 def test_a_second_way_back(moving: Moving) -> None:
-    """After the first one an idle run, an audit, groups, the next cut and the next way back.
-
-    Originals in a partition of which nothing was copied are nobody else's records.
-    """
+    """After a cut, a run, an audit and another cut; of a partition without copies, too."""
     mirror, there = moving.mirror, moving.mirror.destination
     resting, half = f"resting-{moving.group}", f"half-{moving.group}"
     consumers.commit(mirror.source, resting, mirror.at, 4)

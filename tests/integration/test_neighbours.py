@@ -120,17 +120,6 @@ def test_a_record_that_is_too_large_goes_into_quarantine(
     assert b"larger than max.message.bytes=4500" in (dict(found.headers)["relay.error"] or b"")
 
 
-@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
-def test_a_truncated_log_spares_the_next_topic(pair: tuple[Mirror, Mirror], way: Way) -> None:
-    """A range beyond the end of its log is reported, and the next one is copied."""
-    a, b = pair
-    ranges = [replace(a.range(), source=replace(a.range().source, start=5000, end=6000)), b.range()]
-    failed, done = way(a.job, ranges, SystemClock())
-    assert (failed.status, failed.error_kind) == (Status.FAILED, "LogTruncatedError")
-    assert (done.status, done.records) == (Status.DONE, 3000)
-    b.assert_equal()
-
-
 def test_a_checkpoint_before_the_filtered_offsets_stops_the_copy(
     pair: tuple[Mirror, Mirror],
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines import errors
-from relay_pipelines.audit import audit, spark_job
+from relay_pipelines.audit import audit
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
@@ -30,9 +29,9 @@ from relay_pipelines.settings import Mirror, load
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, ensure_homes, numbered, records_of, write_transaction
+from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of, write_transaction
 from tests.support import commands
-from tests.support.findings import differences, notes, unreadable
+from tests.support.findings import compared, differences, notes, unreadable
 from tests.support.independent import create, delete, delete_before, write
 from tests.support.planned_copy import copy_planned, prepared
 
@@ -70,24 +69,23 @@ class Pair:
         assert self.copy(self.snapshot("fail")) == {0: (0, COPIED), 1: (0, COPIED)}
         self.write(COPIED, WRITTEN - COPIED)
 
-    def write(self, first: int, count: int) -> None:
-        for cluster in (self.a, self.b):
+    def write(self, first: int, count: int, nodes: str = "ab") -> None:
+        for node in nodes:
             for partition in range(2):
-                write(cluster, TopicPartition(self.topic, partition), numbered(count, first=first))
+                at = TopicPartition(self.topic, partition)
+                write(getattr(self, node), at, numbered(count, first=first))
 
-    def retention(self, node: str, partition: int, offset: int) -> None:
-        """Delete the records before an offset from a node."""
-        delete_before(
-            self.a if node == "a" else self.b, TopicPartition(self.topic, partition), offset
-        )
+    def retention(self, node: str, offset: int, *partitions: int) -> None:
+        """Delete the records before an offset from a node, by default of both partitions."""
+        for partition in partitions or range(2):
+            delete_before(getattr(self, node), TopicPartition(self.topic, partition), offset)
 
     def shift(self, node: str) -> None:
         """Make all later offsets of a topic-partition higher there, by an aborted record."""
-        cluster, at = self.a if node == "a" else self.b, TopicPartition(self.topic, 0)
-        write_transaction(cluster, at, numbered(1, first=999), commit=False)
+        at = TopicPartition(self.topic, 0)
+        write_transaction(getattr(self, node), at, numbered(1, first=999), commit=False)
 
     def entries(self, partition: int) -> list[LedgerEntry]:
-        """Return the ledger entries of a topic-partition."""
         mirror = Mirror.model_validate(self.settings())
         with Sides(self.name, mirror, CLOCK).destination() as client:
             found = read_ledger(client, settled=True)
@@ -101,27 +99,21 @@ class Pair:
         reader.read_checkpoints(Sides(self.name, mirror, CLOCK), settled=True)
 
     def audit(self, *, down: str = "", names: str = "ab") -> audit.Audit:
-        """Compare every record on both sides."""
         mirror = Mirror.model_validate(self.settings(down=down, names=names))
-        found = audit.begin(Sides(self.name, mirror, CLOCK), AuditRequest(level=Level.FULL))
-        done = spark_job.do_group(found.job, found.work)
-        found.add(done.chunks, done.parts)
-        return found
+        sides = Sides(self.name, mirror, CLOCK)
+        return compared(audit.begin(sides, AuditRequest(level=Level.FULL)))
 
     def create_again(self, node: str, *, low: int, count: int = WRITTEN) -> None:
         """Delete the topic on a node and create it with other records, from a low watermark on."""
-        cluster = self.a if node == "a" else self.b
+        cluster = getattr(self, node)
         delete(cluster, self.topic)
         create(cluster, self.topic, 2, KEPT)
-        for partition in range(2):
-            at = TopicPartition(self.topic, partition)
-            write(cluster, at, numbered(count, first=100))
-            if low:
-                self.retention(node, partition, low)
+        self.write(100, count, node)
+        if low:
+            self.retention(node, low)
 
     @property
     def name(self) -> str:
-        """Of the mirror."""
         return f"pair-{self.topic[-8:]}"
 
     def settings(
@@ -173,29 +165,14 @@ class Pair:
         ]
 
 
-@pytest.fixture(scope="module")
-def second_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    cluster = LocalCluster("second", folder=tmp_path_factory.mktemp("second"))
-    cluster.start()
-    yield cluster
-    cluster.discard()
-
-
 @pytest.fixture
-def pair(
-    source_cluster: LocalCluster,
-    second_node: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-) -> Pair:
-    return Pair(
-        source_cluster.cluster(), second_node.cluster(), destination_cluster.cluster(), topic_name
-    )
+def pair(sides: Clusters, own_cluster: LocalCluster, topic_name: str) -> Pair:
+    return Pair(sides[0], own_cluster.cluster(), sides[1], topic_name)
 
 
 def test_a_node_that_does_not_answer_may_have_the_records(pair: Pair) -> None:
     """Only what it may have is held back, by name; once it is back, it is read: nothing is lost."""
-    pair.retention("a", 0, 25)
+    pair.retention("a", 25, 0)
 
     taken = pair.snapshot("continue", down="b")
 
@@ -264,35 +241,32 @@ def test_a_topic_whose_start_alone_is_decided_may_be_on_a_silent_node(pair: Pair
     assert (dict(taken().deleted), dict(taken().unreadable)) == ({new.topic: ""}, {})
 
 
-def test_a_node_is_paused_for_the_whole_of_a_run(pair: Pair, second_node: LocalCluster) -> None:
+def test_a_node_is_paused_for_the_whole_of_a_run(pair: Pair, own_cluster: LocalCluster) -> None:
     """It accepts connections and answers nothing: the other one is read, before and in a run."""
     pair.request_timeout = "2s"
     pair.copy(pair.snapshot("fail", down="a"))
     pair.write(WRITTEN, 10)
     planned = pair.snapshot("fail")
     assert planned.node.name == "b"
-    second_node.brokers[0].pause()
+    own_cluster.brokers[0].pause()
     try:
         assert pair.copy(planned) == {0: (30, 40), 1: (30, 40)}, "planned before"
-        for cluster in (pair.a,):
-            for partition in range(2):
-                write(cluster, TopicPartition(pair.topic, partition), numbered(10, first=40))
+        pair.write(40, 10, "a")
         taken = pair.snapshot("fail")
         assert taken.node.name == "a"
         assert pair.copy(taken) == {0: (40, 50), 1: (40, 50)}
     finally:
-        second_node.brokers[0].resume()
-    for partition in range(2):
-        write(pair.b, TopicPartition(pair.topic, partition), numbered(20, first=40))
-        write(pair.a, TopicPartition(pair.topic, partition), numbered(10, first=50))
+        own_cluster.brokers[0].resume()
+    pair.write(40, 20, "b")
+    pair.write(50, 10, "a")
     assert pair.copy(pair.snapshot("fail")) == {0: (50, 60), 1: (50, 60)}
     assert [pair.arrived(0), pair.arrived(1)] == [[each.value for each in numbered(60)]] * 2
 
 
 def test_records_that_no_node_has_are_lost(pair: Pair) -> None:
     """The copy gives up only the records that every node has lost."""
-    pair.retention("a", 0, 25)
-    pair.retention("b", 0, 20)
+    pair.retention("a", 25, 0)
+    pair.retention("b", 20, 0)
 
     (loss,) = errors_of(pair.snapshot("fail"))
     assert (type(loss), loss.exit_code) == (RetentionPassedError, 3)
@@ -306,8 +280,8 @@ def test_records_that_no_node_has_are_lost(pair: Pair) -> None:
 
 def test_each_node_may_lack_other_records(pair: Pair) -> None:
     """A topic-partition that only another node can continue is held back; the rest is copied."""
-    pair.retention("a", 0, 25)
-    pair.retention("b", 1, 20)
+    pair.retention("a", 25, 0)
+    pair.retention("b", 20, 1)
 
     taken = pair.snapshot("continue")
 
@@ -389,7 +363,7 @@ def test_a_node_is_proved_before_it_is_needed(pair: Pair) -> None:
     before = pair.snapshot("fail")
     known = [sorted(each.topic_ids) for each in before.checkpoints.values()]
     assert (known, before.node_behind) == ([["a", "b"]] * 2, 0)
-    pair.retention("b", 0, COPIED)
+    pair.retention("b", COPIED, 0)
     assert pair.copy(pair.snapshot("fail", down="a")) == {0: (10, 30), 1: (10, 30)}
     pair.assert_whole()
     write(pair.a, TopicPartition(pair.topic, 0), numbered(20))
@@ -406,9 +380,8 @@ def test_a_log_that_ends_at_the_checkpoint_proves_nothing(pair: Pair) -> None:
     assert (after.node, after.topic_ids) == ("a", before.topic_ids)
 
     # it grows on with other records, and retention takes what could be compared
-    for partition in range(2):
-        write(pair.b, TopicPartition(pair.topic, partition), numbered(30, first=200))
-        pair.retention("b", partition, WRITTEN)
+    pair.write(200, 30, "b")
+    pair.retention("b", WRITTEN)
     taken = pair.snapshot("continue", down="a")
     assert (taken.accepted, list(run_plan.plan(taken).windows)) == ((), [])
     pair.assert_whole()
@@ -432,8 +405,7 @@ def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair) -> None:
     new, losses = planned("b")
     assert [(new[at].start, new[at].end) for at in (old, more)] == [(0, COPIED)] * 2
     assert losses == []
-    for partition in range(2):
-        pair.retention("b", partition, 25)
+    pair.retention("b", 25)
     new, losses = planned("a")
     assert not new.keys() & {old, more}
     assert [(type(error), error.topic_partition) for error in losses] == [
@@ -478,8 +450,8 @@ def test_a_reset_begins_at_the_node_that_holds_most(pair: Pair, low: int) -> Non
     """Records that only another node still has are copied again, too; a silent one is awaited."""
     pair.rename = "again.{topic}"
     create(pair.destination, f"again.{pair.topic}", 2, KEPT)
-    pair.retention("a", 0, low)
-    pair.retention("b", 0, 2)
+    pair.retention("a", low, 0)
+    pair.retention("b", 2, 0)
     if low <= COPIED:  # otherwise the snapshot waits for the node
         held, moved = reset.plan_resets(pair.snapshot("fail", down="b"), ResetTo.EARLIEST)
         assert isinstance(held.error, SourceError)
@@ -499,8 +471,7 @@ def test_a_reset_does_not_choose_between_two_logs(pair: Pair) -> None:
     """If one node was created again, another one still has the log that was copied."""
     pair.rename = "again.{topic}"
     pair.create_again("a", low=0)
-    for partition in range(2):
-        pair.retention("b", partition, 15)
+    pair.retention("b", 15)
     taken = pair.snapshot("fail")
     found = reset.plan_resets(taken, ResetTo.EARLIEST)
     if taken.node.name == "b":
@@ -542,10 +513,7 @@ def test_an_audit_compares_with_the_log_that_was_copied(pair: Pair) -> None:
     other = without_b.partitions[TopicPartition(pair.topic, 1)]
     assert (other.records, notes(other)) == (WRITTEN + 10, []), "node a confirms what b has, too"
 
-    delete(pair.b, pair.topic)
-    create(pair.b, pair.topic, 2, KEPT)
-    for partition in range(2):
-        write(pair.b, TopicPartition(pair.topic, partition), numbered(60, first=100))
+    pair.create_again("b", low=0, count=60)
     recreated = pair.audit()
     assert (differences(recreated), unreadable(recreated)) == ([], [])
     (note,) = notes(recreated.partitions[at])

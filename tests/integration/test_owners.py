@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -23,7 +23,7 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.plan.owners import own_id, shared_id, with_owners
+from relay_pipelines.plan.owners import shared_id, with_owners
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -69,11 +69,7 @@ class Topic:
     def snapshot(self) -> ClusterSnapshot:
         return cluster_snapshot.take_snapshot(self.mirror_name, self.mirror, CLOCK)
 
-    def claim(self, ranges: list[CopyRange]) -> None:
-        owners.claim(self.snapshot(), ranges, self.mirror.copy_options, CLOCK)
-
     def planned(self, scope: str = "") -> list[CopyRange]:
-        """Return the ranges of a run of this scope, claimed for it."""
         snapshot = self.snapshot()
         ranges = with_owners(self.mirror_name, scope, run_plan.plan(snapshot).ranges, {})
         owners.claim(snapshot, ranges, self.mirror.copy_options, CLOCK)
@@ -107,52 +103,30 @@ def statuses(outcomes: list[Outcome]) -> set[Status]:
 def test_ranges_of_one_owner_share_a_transaction(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are as many commits as owners, and the ledger has an entry for each range."""
+    """There are as many commits as owners; what had none is claimed from its own id."""
     commits = []
 
     def failpoint(point: Failpoint) -> None:
         if point is Failpoint.AFTER_END_TXN:
             commits.append(point)
 
+    assert statuses(topic.copy(run_plan.plan(topic.snapshot()).ranges[:12])) == {Status.DONE}
+    assert topic.snapshot().owners == {}
+    topic.write()
     ranges = topic.planned()
     monkeypatch.setattr(transaction, "failpoint", failpoint)
 
     outcomes = topic.copy(ranges)
 
-    assert {(outcome.status, outcome.records, outcome.chunks) for outcome in outcomes} == {
-        (Status.DONE, 3, 1)
-    }
+    found = [(outcome.status, outcome.records, outcome.chunks) for outcome in outcomes]
+    assert Counter(found) == {(Status.DONE, 3, 1): 12, (Status.DONE, 6, 1): PARTITIONS - 12}
     assert len(commits) == len({copy_range.owner for copy_range in ranges}) == 4
     topic.assert_copied()
     topic.write()
     assert statuses(topic.copy(topic.planned())) == {Status.DONE}
     topic.assert_copied()
-
-
-def test_a_claim_in_the_middle_of_a_copy(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The claim fences the task, which takes its id back and copies what is still its own."""
-    planned = topic.planned()
-    first = min(planned, key=lambda copy_range: copy_range.owner)
-    taken = first.source.topic_partition
-    claimed = [replace(first, owner=own_id(topic.mirror_name, taken))]
-    pending = [first]
-
-    def failpoint(point: Failpoint) -> None:
-        if point is Failpoint.BEFORE_CHECKPOINT and pending:
-            pending.clear()
-            topic.claim(claimed)
-
-    group = [copy_range for copy_range in planned if copy_range.owner == first.owner]
-    monkeypatch.setattr(transaction, "failpoint", failpoint)
-
-    outcomes = {outcome.range.topic_partition: outcome for outcome in topic.copy(group)}
-
-    assert outcomes.pop(taken).status is Status.FENCED
-    assert statuses(list(outcomes.values())) == {Status.DONE}
-    assert topic.arrived(taken) == []
-    monkeypatch.undo()
-    assert statuses(topic.copy(topic.planned("other"))) == {Status.DONE}
-    topic.assert_copied()
+    recorded = topic.snapshot().owners
+    assert recorded == {at: shared_id(topic.mirror_name, "", at) for at in topic.partitions}
 
 
 def test_runs_of_two_scopes_claim_at_once(topic: Topic) -> None:
@@ -173,20 +147,6 @@ def test_runs_of_two_scopes_claim_at_once(topic: Topic) -> None:
         topic.write()
     topic.copy(topic.planned("a"))
     topic.assert_copied()
-
-
-def test_a_mirror_that_was_copied_without_owners(topic: Topic) -> None:
-    """Each topic-partition belongs to its own id, from which the next run claims it."""
-    ranges = run_plan.plan(topic.snapshot()).ranges[:12]
-    assert statuses(topic.copy(ranges)) == {Status.DONE}
-    assert topic.snapshot().owners == {}
-    topic.write()
-
-    assert statuses(topic.copy(topic.planned())) == {Status.DONE}
-
-    topic.assert_copied()
-    recorded = topic.snapshot().owners
-    assert recorded == {at: shared_id(topic.mirror_name, "", at) for at in topic.partitions}
 
 
 def test_what_a_killed_attempt_left_open_is_aborted_at_once(topic: Topic) -> None:

@@ -75,7 +75,6 @@ class Pinned:
 
 @pytest.fixture
 def pinned(sides: Clusters, topic_name: str) -> Pinned:
-    """The topics, with records."""
     made = Pinned(*sides, topic_name, f"{topic_name}.a", f"{topic_name}.b")
     ensure_homes(made.destination)
     for topic in (made.first, made.second):

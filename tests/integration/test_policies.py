@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines import settings
-from relay_pipelines.audit import audit, spark_job
+from relay_pipelines.audit import audit
 from relay_pipelines.audit import command as audit_command
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import State
@@ -35,6 +35,7 @@ from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.support import commands
+from tests.support.findings import compared
 from tests.support.independent import CREATE_TIME, Record, create, delete_before, until, write
 
 CLOCK = SystemClock()
@@ -69,7 +70,6 @@ class Deployment:
         return f"multiples_{self.topic.replace('-', '_').replace('.', '_')}"
 
     def edit(self, text: str) -> None:
-        """Change the file of the filter."""
         (self.folder / f"{self.module}.py").write_text(text)
 
     def config(self, **more: Any) -> Path:
@@ -147,7 +147,6 @@ class Deployment:
 
 
 def plain(count: int, first: int) -> list[Record]:
-    """Return records whose values are their numbers."""
     return numbered(count, first=first, make=lambda number: str(number).encode())
 
 
@@ -188,11 +187,7 @@ def deployments(sides: Clusters, topic_name: str, tmp_path: Path) -> Two:
 def test_two_configurations_do_not_take_turns(
     deployments: Two, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The newer one takes over once, with a line; the former one copies no more, and says why.
-
-    Whoever wants that one asks for it, by `relay reset`; then the other one copies no more. No copy
-    is made twice, and an audit says which offsets each has decided.
-    """
+    """The newer one takes over once, the former asks for a reset; an audit says who decided."""
     one, two, at = deployments.one, deployments.two, deployments.partitions[0]
     for _ in range(3):  # as living sessions do
         for deployment in (one, two):
@@ -225,9 +220,8 @@ def test_two_configurations_do_not_take_turns(
     assert (one.checkpoint(at).generation, one.checkpoint(at).copies is None) == (generation, False)
     assert deployments.arrived() == [*expected, *range(36, 42)]
     for level in (Level.RECOUNT, Level.FULL):
-        audited = audit.begin(Sides(one.name, two.mirror(), CLOCK), AuditRequest(level=level))
-        done = spark_job.do_group(audited.job, audited.work)
-        audited.add(done.chunks, done.parts)
+        sides = Sides(one.name, two.mirror(), CLOCK)
+        audited = compared(audit.begin(sides, AuditRequest(level=level)))
         audit_command.report(invocation, audited, as_json=False)
         by = f"[0, 6) by verbatim, [6, 36) by {one.policies(at)[1]}, [36, 42) by verbatim"
         line = f"{at}: several configurations decided its records: {by}"
@@ -282,11 +276,7 @@ def test_a_takeover_between_plan_and_copy(deployments: Two) -> None:
 
 
 def test_a_person_edits_the_only_deployment(deployments: Two) -> None:
-    """An edited filter takes over by itself; one that is changed back waits for a reset.
-
-    Nobody can tell it from that of an old deployment. Another folder, order or comment in
-    relay.yaml is no change, and nothing but losses is left to whoever may copy.
-    """
+    """An edit takes over by itself, one taken back waits for a reset; a comment is no change."""
     two, at = deployments.two, deployments.partitions[0]
     deployments.write()
     two.copy()
@@ -315,10 +305,7 @@ def test_a_person_edits_the_only_deployment(deployments: Two) -> None:
 
 
 def test_a_replay_between_two_configurations(deployments: Two) -> None:
-    """The mirror's next configuration takes a replay over neither by itself nor by its file.
-
-    What it was begun with decides to its end, also where the mirror asks a person by now.
-    """
+    """What it was begun with decides to its end, whatever the mirror has by now."""
     two, at = deployments.two, deployments.partitions[0]
     to = TopicPartition(f"{at.topic}.again", 0)
     create(two.destination, to.topic, 2, KEPT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -14,20 +13,9 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from tests.copying import (
-    KEPT,
-    OPTIONS,
-    Clusters,
-    Mirror,
-    copy_as_it_is,
-    copy_as_rows,
-    numbered,
-    opened,
-    records_of,
-)
+from tests.copying import KEPT, Clusters, Mirror, copy_as_it_is, copy_as_rows, numbered, opened
 from tests.support import independent
-from tests.support.independent import assert_equal, create, delete, delete_before, settled_end
-from tests.support.segments import flip_bit
+from tests.support.independent import create, delete, settled_end
 from tests.support.sleeping_clock import Untiring
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
@@ -86,23 +74,6 @@ def test_a_topic_deleted_before_the_range_starts(mirror: Mirror, way: Way, topic
     assert (done.status, done.records) == (Status.DONE, 10)
 
 
-def test_a_topic_deleted_while_it_is_copied(mirror: Mirror, topic_name: str) -> None:
-    """It fails soon and alone; what was committed of it stays, and the next range is copied."""
-    other = Mirror(mirror.source, mirror.destination, f"other-{topic_name}", name=mirror.name)
-    other.write(numbered(10))
-    options = replace(OPTIONS, chunk_ms=200, max_bytes_per_second=15_000, fetch_max_bytes=1)
-    job = replace(mirror.job, options=options)
-    with ThreadPoolExecutor(1) as running:
-        ranges = [surveyed(mirror), other.range()]
-        copying = running.submit(copy_as_it_is, job, ranges, Untiring(seconds=40))
-        independent.until(lambda: settled_end(mirror.destination, mirror.at) > 0, "the first chunk")
-        delete(mirror.source, mirror.topic)
-        gone, done = copying.result(600)
-    assert (gone.status, gone.error_kind) == (Status.FAILED, "TopicDeletedError")
-    assert (done.status, done.records) == (Status.DONE, 10)
-    assert len(mirror.copied()) == gone.next_offset
-
-
 class OnceBeforeCommit(SystemClock):
     """A clock that runs a function once during the copy: each commit reads the time of day."""
 
@@ -156,61 +127,20 @@ def test_a_marker_under_a_later_leader_epoch(
     mirror.assert_equal()
 
 
-@pytest.fixture
-def nodes(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    own_cluster: LocalCluster,
-) -> Mirror:
-    """A mirror with the nodes `own` and the source cluster, which have the same records."""
-    made = Mirror(own_cluster.cluster(), destination_cluster.cluster(), topic_name)
-    create(source_cluster.cluster(), topic_name, 1, KEPT)
-    for first in range(0, 100, 10):
-        for cluster in (made.source, source_cluster.cluster()):
-            independent.write(cluster, made.at, numbered(10, 1000, first))
-    return made
-
-
-def over_nodes(mirror: Mirror, other: LocalCluster) -> CopyJob:
-    """The mirror's job with both nodes."""
-    return replace(
-        mirror.job,
-        node=replace(mirror.source, name="a"),
-        other_nodes=(replace(other.cluster(), name="b"),),
-    )
-
-
-def test_a_corrupt_batch_is_read_from_another_node(
-    nodes: Mirror, source_cluster: LocalCluster, own_cluster: LocalCluster
-) -> None:
-    """The intact batch of another node is copied instead of the corrupt one."""
-    flip_bit(own_cluster.folder, nodes.at, b"%08d" % 55)
-    nodes.with_options(chunk_bytes=1)
-    (outcome,) = copy_ranges(over_nodes(nodes, source_cluster), [nodes.range()])
-    assert (outcome.status, outcome.error, outcome.node) == (Status.DONE, "", "b")
-    assert [segment.node for segment in outcome.segments] == ["a", "b"]
-    assert_equal(records_of(source_cluster.cluster(), nodes.at), nodes.copied())
-
-
 @pytest.mark.parametrize("first_there", [0, 1], ids=["same records", "other records"])
 def test_nodes_with_append_time_are_compared_without_it(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    own_cluster: LocalCluster,
-    first_there: int,
+    sides: Clusters, own_cluster: LocalCluster, topic_name: str, first_there: int
 ) -> None:
     """With LogAppendTime, key, value and headers tell whether nodes hold the same record."""
     append_time = {"message.timestamp.type": "LogAppendTime"}
-    mirror = Mirror(
-        own_cluster.cluster(), destination_cluster.cluster(), topic_name, source_config=append_time
-    )
-    create(source_cluster.cluster(), topic_name, 1, KEPT | append_time)
+    mirror = Mirror(own_cluster.cluster(), sides[1], topic_name, source_config=append_time)
+    create(sides[0], topic_name, 1, KEPT | append_time)
     mirror.write(numbered(10))
-    independent.write(source_cluster.cluster(), mirror.at, numbered(20, first=first_there))
+    independent.write(sides[0], mirror.at, numbered(20, first=first_there))
     # once b has diverged, nothing but the end of the patience stops the task
-    job = over_nodes(mirror.with_options(give_up_after_ms=2_000), source_cluster)
+    job = mirror.with_options(give_up_after_ms=2_000).job
+    a, b = replace(mirror.source, name="a"), replace(sides[0], name="b")
+    job = replace(job, node=a, other_nodes=(b,))
     (first,) = copy_ranges(job, [mirror.range()])
     assert (first.error, first.node) == ("", "a")
     mirror.known = (mirror.checkpoint(), 0)
@@ -221,31 +151,3 @@ def test_nodes_with_append_time_are_compared_without_it(
         assert "b" in second.diverged
     else:
         assert (second.error, second.node, second.records) == ("", "b", 10)
-
-
-@WAYS
-@pytest.mark.parametrize(
-    ("copied", "low"), [(0, 34), (15, 34), (15, 12)], ids=["nothing", "behind", "its own batch"]
-)
-def test_the_log_begins_inside_a_batch_by_now(
-    mirror: Mirror, way: Way, copied: int, low: int
-) -> None:
-    """Records were deleted up to the middle of a batch after the range was planned."""
-    if copied:
-        mirror.copy(0, copied)
-        mirror.known = (mirror.checkpoint(), 0)
-    planned, before = surveyed(mirror), mirror.copied()
-    delete_before(mirror.source, mirror.at, low)
-    (outcome,) = way(mirror.job, [planned], SystemClock())
-    if copied >= low:
-        assert (outcome.status, outcome.error) == (Status.DONE, "")
-        assert mirror.copied() == before + mirror.original()[copied - low :]
-        return
-    assert (outcome.status, outcome.exit_code, outcome.records) == (Status.FAILED, 3, 0)
-    assert mirror.copied() == before
-    if not copied:
-        (again,) = way(
-            mirror.job, [replace(surveyed(mirror), source=mirror.range(low).source)], SystemClock()
-        )
-        assert (again.status, again.error) == (Status.DONE, "")
-        assert mirror.assert_equal()[0].value == numbered(1, 1000, low)[0].value

@@ -37,10 +37,7 @@ def put_back(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,
 ) -> Iterator[dict[str, Copied]]:
-    """Topics of which 15 records were copied, at a broker that has the first five of them again.
-
-    Of `nodes`, another cluster has all 15.
-    """
+    """Fifteen records were copied, the broker has five again; of `nodes`, another one has all."""
     cluster = LocalCluster("back", folder=tmp_path_factory.mktemp("back"))
     cluster.start()
     (broker,) = cluster.brokers
@@ -66,7 +63,6 @@ def put_back(
 
 
 def grow(copied: Copied, count: int = 30) -> None:
-    """Write other records at the source."""
     write(copied.source, copied.at, numbered(count, first=OTHER))
 
 

@@ -125,7 +125,6 @@ def country(record: Record) -> str:
 
 
 def run(config: Path, session: Any) -> RunResult:
-    """Run `relay run` in this process."""
     loaded = settings.load(config).mirror("handled")
     planned = run_plan.plan(cluster_snapshot.take_snapshot("handled", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)

@@ -104,15 +104,15 @@ def write_as_mirror(mirror: Mirror, records: list[Record], **config: object) -> 
 
 
 def transaction(mirror: Mirror, *, commit: bool, first: int = 0) -> None:
-    """Write a transaction of ten records at the source."""
     copying.write_transaction(mirror.source, mirror.at, numbered(10, first=first), commit=commit)
 
 
 class TestComplete:
     """Windows that pass."""
 
-    def test_two_chunks(self, mirror: Mirror) -> None:
-        """Everything that was committed is there; the result shows counts and ranges."""
+    @pytest.mark.parametrize("cut", [1, 40, 99])
+    def test_two_windows(self, mirror: Mirror, cut: int) -> None:
+        """In two chunks or in one, also planned after the copy: all that was committed is there."""
         mirror.copy(0, 50)
         mirror.copy(50)
         found = count(mirror, 0, 100)
@@ -124,12 +124,11 @@ class TestComplete:
         assert (found.tally.by_content, found.notes()) == (100, [])
         first, *_, last = (record.timestamp[1] for record in numbered(100))
         assert (found.first_ms, found.last_ms) == (first, last)
-
-    @pytest.mark.parametrize("cut", [1, 40, 99])
-    def test_a_chunk_that_spans_two_windows(self, mirror: Mirror, cut: int) -> None:
-        """Two windows copied in one chunk both pass, and each of its records is of one of them."""
-        mirror.copy()
-        for start, end in ((0, cut), (cut, 100)):
+        in_an_hour = time.time_ns() // 1_000_000 + 3_600_000
+        assert count(mirror, 0, 100, since_ms=in_an_hour).problems == []
+        mirror.write(numbered(100, first=100))
+        mirror.copy(100)
+        for start, end in ((100, 100 + cut), (100 + cut, 200)):
             found = count(mirror, start, end)
             assert (found.problems, found.tally.records, found.tally.counted) == ([], 100, 100)
             assert found.records == end - start
@@ -170,27 +169,19 @@ class TestComplete:
         found = recount(mirror.name, wanted, nowhere, OPTIONS, SystemClock(), 0)
         assert (found.counted, found.errors) == ({}, {})
 
-    def test_a_ledger_entry_from_before_the_plan(self, mirror: Mirror) -> None:
-        """A window planned after its records were copied is found in the whole ledger."""
-        mirror.copy()
-        assert (
-            count(mirror, 0, 100, since_ms=time.time_ns() // 1_000_000 + 3_600_000).problems == []
-        )
-
-    def test_a_destination_that_recompresses(self, mirror: Mirror) -> None:
-        """Only chunks that the broker stores in another codec are not compared by content."""
+    def test_a_destination_that_recompresses_or_sets_timestamps(self, mirror: Mirror) -> None:
+        """What the broker has set is not compared, and is said; everything else is."""
         mirror.copy(0, 40)
         mirror.configure_copy(compression_type="gzip")
         assert mirror.try_copy(40).status is Status.DONE
         found = count(mirror, 0, 100)
         assert (found.problems, found.tally.counted, found.tally.by_content) == ([], 100, 40)
         assert (found.tally.not_compared, found.tally.not_verified) == ({Why.RECOMPRESSED: 60}, {})
-
-    def test_a_destination_that_sets_timestamps(self, mirror: Mirror) -> None:
-        """Everything else is compared; how many timestamps could not be, is noted."""
-        mirror.configure_copy(message_timestamp_type="LogAppendTime")
-        assert mirror.try_copy().status is Status.DONE
-        found = count(mirror, 0, 100)
+        append_time = {"message_timestamp_type": "LogAppendTime"}
+        mirror.configure_copy(compression_type="producer", **append_time)
+        mirror.write(numbered(100, first=100))
+        assert mirror.try_copy(100).status is Status.DONE
+        found = count(mirror, 100, 200)
         assert (found.problems, found.tally.by_content, found.tally.untimed) == ([], 100, 100)
         assert found.notes() == ["timestamps that the destination's brokers have set: 100"]
 
@@ -252,35 +243,28 @@ class TestThinned:
         found = count(mirror, 0, 100)
         assert (found.problems, found.tally.counted, left) == ([], 100, [])
 
-    @pytest.mark.parametrize(
-        ("limits", "is_explained"),
-        [
+    def test_only_what_retention_can_have_done(self, mirror: Mirror) -> None:
+        """Records that are too young, or of a log that is too small, were deleted by hand."""
+        mirror.copy(0, 50)
+        mirror.copy(50)
+        delete_before(mirror.destination, mirror.at, 50)  # brokers refuse it while it is compacted
+        begins = "the destination's log begins at offset 50, although its topic keeps everything"
+        usual: dict[str, Any] = {"retention_bytes": -1, "cleanup_policy": "delete"}
+        for limits, is_explained in (
             ({"retention_ms": TEN_YEARS_MS}, False),
             ({"retention_ms": -1, "retention_bytes": 1 << 40}, False),
             ({"retention_ms": -1}, False),
             ({"retention_ms": TEN_YEARS_MS, "retention_bytes": 1 << 10}, True),
             ({"cleanup_policy": "compact"}, False),
             ({"message_timestamp_type": "LogAppendTime"}, False),
-        ],
-        ids=["young", "small", "keeps everything", "large enough", "not deleted", "append time"],
-    )
-    def test_only_what_retention_can_have_done(
-        self, mirror: Mirror, limits: dict[str, Any], *, is_explained: bool
-    ) -> None:
-        """Records that are too young, or of a log that is too small, were deleted by hand."""
-        mirror.copy(0, 50)
-        mirror.copy(50)
-        delete_before(mirror.destination, mirror.at, 50)  # brokers refuse it while it is compacted
-        may_delete(mirror, **limits)
-        found = count(mirror, 0, 50)
-        assert found.tally.not_verified == ({Why.RETENTION: 50} if is_explained else {})
-        assert found.counts[0].truncated_at == (None if is_explained else 50)
-        assert (found.problems == []) == is_explained
-        if limits == {"retention_ms": -1}:
-            begins = (
-                "the destination's log begins at offset 50, although its topic keeps everything"
-            )
-            assert f"{begins}: records before it were deleted" in found.problems
+        ):
+            may_delete(mirror, **usual | limits)
+            found = count(mirror, 0, 50)
+            assert found.tally.not_verified == ({Why.RETENTION: 50} if is_explained else {}), limits
+            assert found.counts[0].truncated_at == (None if is_explained else 50)
+            assert (found.problems == []) == is_explained
+            keeps_everything = f"{begins}: records before it were deleted" in found.problems
+            assert keeps_everything or limits != {"retention_ms": -1}
 
     @pytest.mark.parametrize(
         ("there", "gone"), [(60, 20), (60, 1), (90, 1)], ids=["many", "most of one chunk", "few"]
@@ -348,24 +332,16 @@ class TestThinned:
             ),
         ]
 
-    @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-    def test_more_than_was_committed_is_no_compaction(self, mirror: Mirror, policy: str) -> None:
-        """More records than were committed are reported, because a cleaner adds none."""
+    @pytest.mark.parametrize("there", [numbered(120), numbered(12), numbered(99)], ids=len)
+    def test_compaction_excuses_no_other_log(self, mirror: Mirror, there: list[Record]) -> None:
+        """A cleaner adds no records, and leaves the offsets of what it removes."""
         mirror.copy()
-        config = NOT_YET_CLEANED | {"cleanup_policy": policy}
-        mirror.configure_copy(**config)
-        replace_copy(mirror, numbered(120))
-        mirror.configure_copy(**config)
-        found = count(mirror, 0, 100)
-        assert (found.problems, found.tally.not_verified) == ([COUNTS.format(100, 120)], {})
-
-    @pytest.mark.parametrize("kept", [12, 99])
-    def test_compaction_excuses_no_other_loss(self, mirror: Mirror, kept: int) -> None:
-        """A cleaner leaves the offsets of what it removes; another log does not have them."""
-        mirror.copy()
-        replace_copy(mirror, numbered(kept))
-        mirror.configure_copy(**NOT_YET_CLEANED)
-        assert count(mirror, 0, 100).problems == [COUNTS.format(100, kept)]
+        replace_copy(mirror, there)
+        for policy in ("compact", "compact,delete"):
+            mirror.configure_copy(**NOT_YET_CLEANED | {"cleanup_policy": policy})
+            found = count(mirror, 0, 100)
+            assert found.problems == [COUNTS.format(100, len(there))]
+            assert found.tally.not_verified == {}
 
     @pytest.mark.parametrize("config", [{"compression_type": "zstd"}, NOT_YET_CLEANED], ids=str)
     def test_no_configuration_excuses_another_content(
@@ -415,10 +391,7 @@ class TestTampered:
     """Deviations that are reported."""
 
     def test_records_lost_before_another_window(self, mirror: Mirror) -> None:
-        """A log that ends before the next chunk, or in this one, is a loss.
-
-        Other records of the same number are revealed by the digest.
-        """
+        """A log that ends too early is a loss; the digest reveals other records, as many."""
         mirror.copy(0, 50)
         mirror.copy(50)
         replace_copy(mirror, numbered(10))
@@ -439,30 +412,24 @@ class TestTampered:
         found = count(mirror, 100, 118)
         assert (found.problems, found.tally.not_verified) == ([COUNTS.format(7, 3)], {})
 
-    def test_records_added_after_the_last_chunk(self, mirror: Mirror) -> None:
-        """Records of another writer are reported."""
-        mirror.copy()
-        write(mirror.destination, mirror.at, numbered(3))
-        found = count(mirror, 0, 100)
-        assert found.problems == [FOREIGN.format(3)]
-        assert (found.tally.counted, found.tally.foreign) == (100, 3)
-
-    def test_records_added_between_two_chunks(self, mirror: Mirror) -> None:
-        """The window of the first chunk reports them; a window of both reports them once."""
+    def test_records_of_another_writer(self, mirror: Mirror) -> None:
+        """The window before them reports them, also one without records; a window of both, once."""
         mirror.copy(0, 50)
         write(mirror.destination, mirror.at, numbered(2))
         mirror.copy(50)
         assert count(mirror, 0, 100).problems == [FOREIGN.format(2)]
         assert count(mirror, 0, 50).problems == [FOREIGN.format(2)]
         assert count(mirror, 50, 100).problems == []
-
-    def test_records_added_before_a_range_without_records(self, mirror: Mirror) -> None:
-        """A window of aborted records reports records that were added at its position."""
-        mirror.copy()
-        write(mirror.destination, mirror.at, numbered(2))
+        write(mirror.destination, mirror.at, numbered(3))
+        found = count(mirror, 50, 100)
+        assert (found.problems, found.tally.counted, found.tally.foreign) == (
+            [FOREIGN.format(3)],
+            50,
+            3,
+        )
         transaction(mirror, commit=False)
         mirror.copy(100)
-        assert count(mirror, 100, 111).problems == [FOREIGN.format(2)]
+        assert count(mirror, 100, 111).problems == [FOREIGN.format(3)]
 
     @pytest.mark.parametrize("compression", ["none", "zstd"])
     def test_all_timestamps_are_another(self, mirror: Mirror, compression: str) -> None:
@@ -516,33 +483,10 @@ class TestTampered:
         assert counted[mirror.at].problems == missing
 
 
-def test_each_range_is_counted_by_itself(
-    mirror: Mirror, source_cluster: LocalCluster, topic_name: str
-) -> None:
-    """A deviation of one topic-partition does not affect another."""
-    other = Mirror(
-        source_cluster.cluster(), mirror.destination, f"{topic_name}-other", name=mirror.name
-    )
-    other.write(numbered(10))
-    mirror.copy()
-    other.copy()
-    write(mirror.destination, mirror.at, numbered(1))
-    ranges = [OffsetRange(mirror.at, 0, 100), OffsetRange(other.at, 0, 10)]
-    found = recount(mirror.name, ranges, mirror.destination, mirror.options, SystemClock(), 0)
-    assert {at: result.problems for at, result in found.counted.items()} == {
-        mirror.at: [FOREIGN.format(1)],
-        other.at: [],
-    }
-
-
-def test_a_destination_that_is_gone_is_the_failure_of_its_ranges(
-    mirror: Mirror, source_cluster: LocalCluster, topic_name: str
-) -> None:
-    """The others are counted, and the ledger's entries of a topic that nobody counts do nothing."""
+def test_each_range_is_counted_by_itself(mirror: Mirror, sides: Clusters) -> None:
+    """Neither a deviation nor a topic that is gone affects another one, counted or not."""
     gone, other, deleted = (
-        Mirror(
-            source_cluster.cluster(), mirror.destination, f"{topic_name}-{name}", name=mirror.name
-        )
+        Mirror(*sides, f"{mirror.topic}-{name}", name=mirror.name)
         for name in ("gone", "other", "deleted")
     )
     for each in (mirror, gone, other, deleted):
@@ -550,11 +494,12 @@ def test_a_destination_that_is_gone_is_the_failure_of_its_ranges(
         each.copy()
     for each in (gone, deleted):
         delete(mirror.destination, each.topic)
+    write(mirror.destination, mirror.at, numbered(1))
     ranges = [OffsetRange(each.at, 0, 10) for each in (gone, mirror, other)]
     options = replace(mirror.options, give_up_after_ms=1_000)
     found = recount(mirror.name, ranges, mirror.destination, options, SystemClock(), 0)
     assert {at: result.problems for at, result in found.counted.items()} == {
-        mirror.at: [],
+        mirror.at: [FOREIGN.format(1)],
         other.at: [],
     }
     assert set(found.errors) == {gone.at}

@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from relay_pipelines import errors
-from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.audit import begin
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.window_recount import recount
@@ -40,10 +39,10 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Settings, load
 from relay_pipelines.sides import Sides
-from tests.copying import KEPT, Clusters, Mirror, numbered, opened
+from tests.copying import KEPT, NOT_YET_CLEANED, Clusters, Mirror, numbered, opened
 from tests.support import commands, independent
 from tests.support.commands import configured, error_line, relay_here
-from tests.support.findings import differences, unreadable
+from tests.support.findings import compared, differences, unreadable
 from tests.support.independent import Record, assert_equal, create, delete, delete_before, write
 from tests.support.independent import records_of as read
 
@@ -96,12 +95,10 @@ class Replayed:
         return start_replay(self.plan(**more), CLOCK)
 
     def copy(self, replay: Replay) -> RunResult:
-        """Copy what a replay has left."""
         scope = topic_scope(replay.start.topic)
         return run(replay.plan, replay.mirror, lambda: self.session, [], CLOCK, scope=scope)
 
     def replay(self, **more: Any) -> Replay:
-        """Replay, and assert success."""
         replay = self.start(**more)
         result = self.copy(replay)
         assert result.failures == []
@@ -114,9 +111,7 @@ class Replayed:
         """Audit the mirror and some of its replays in full, and count the mirror's records."""
         own = Sides(self.mirror.name, self.settings().mirror(self.mirror.name), CLOCK)
         for sides in [own, *(mirror_of_replay(each, own) for each in ids)]:
-            audit = begin(sides, AuditRequest(level=Level.FULL))
-            done = spark_job.do_group(audit.job, audit.work)
-            audit.add(done.chunks, done.parts)
+            audit = compared(begin(sides, AuditRequest(level=Level.FULL)))
             assert (differences(audit), unreadable(audit)) == ([], [])
         wanted = [self.mirror.range(0, 100).source]
         there, options = self.mirror.destination, self.mirror.options
@@ -350,54 +345,23 @@ def test_a_forged_ledger_entry(replayed: Replayed) -> None:
     assert_equal(RECORDS[20:80], replayed.copied())
 
 
-class TestNodes:
-    """Offsets are those of one node, and of one log."""
-
-    def nodes(self, replayed: Replayed, *more: dict[str, Any]) -> Settings:
-        """The mirror with another node before its own; its copies have other offsets."""
-        mirror = replayed.mirror
-        other = {"name": "other", **commands.at(mirror.destination)}
-        own = {"name": mirror.source.name, **commands.at(mirror.source)}
-        return replayed.settings(source={"nodes": [other, *(more or [own])]})
-
-    def test_a_node_with_other_offsets(self, replayed: Replayed) -> None:
-        """The node that holds what the mirror has copied is read, and no other after it."""
-        settings = self.nodes(replayed)
-        replay = replayed.start(settings=settings)
-        assert replay.start.node == replayed.mirror.source.name
-
-        down = self.nodes(
-            replayed, {"name": replayed.mirror.source.name, "bootstrap_servers": "127.0.0.1:1"}
-        )
-        with pytest.raises(RelayError, match=f"{replayed.mirror.source.name} .*127.0.0.1:1"):
-            replayed.plan(settings=down)
-        left = replayed.settings(
-            source={"nodes": [{"name": "other", **commands.at(replayed.mirror.destination)}]}
-        )
-        with pytest.raises(RelayError, match=r"since the replay began; .*another --id"):
-            replayed.plan(settings=left)
-
-        assert replayed.copy(replayed.start(settings=settings)).failures == []
-        assert_equal(RECORDS[20:80], replayed.copied())
-        replayed.assert_proof_holds(replay.id)
-
-    def test_a_topic_that_was_created_again(self, replayed: Replayed) -> None:
-        """A window's offsets are those of the old topic; others are said to be of the new one."""
-        mirror = replayed.mirror
-        window: dict[str, Any] = {"window": "a-window"}
-        replayed.start(replay_id="begun")
-        replayed.start(replay_id="w", **window)
-        delete(mirror.source, mirror.topic)
-        create(mirror.source, mirror.topic, 1, KEPT)
-        mirror.write(RECORDS)
-        for more in ({"replay_id": "begun"}, {"replay_id": "w"} | window, window):
-            with pytest.raises(errors.TopicRecreatedError, match=r"created again .*; .*--"):
-                replayed.plan(**more)
-        replay = replayed.replay()
-        assert any("created again" in finding.text for finding in replay.findings)
-        assert_equal(RECORDS[20:80], replayed.copied())
-        replayed.replay(side=Side.DESTINATION, **window)
-        assert_equal([*RECORDS[20:80], *RECORDS], replayed.copied())
+def test_a_topic_that_was_created_again(replayed: Replayed) -> None:
+    """A window's offsets are those of the old topic; others are said to be of the new one."""
+    mirror = replayed.mirror
+    window: dict[str, Any] = {"window": "a-window"}
+    replayed.start(replay_id="begun")
+    replayed.start(replay_id="w", **window)
+    delete(mirror.source, mirror.topic)
+    create(mirror.source, mirror.topic, 1, KEPT)
+    mirror.write(RECORDS)
+    for more in ({"replay_id": "begun"}, {"replay_id": "w"} | window, window):
+        with pytest.raises(errors.TopicRecreatedError, match=r"created again .*; .*--"):
+            replayed.plan(**more)
+    replay = replayed.replay()
+    assert any("created again" in finding.text for finding in replay.findings)
+    assert_equal(RECORDS[20:80], replayed.copied())
+    replayed.replay(side=Side.DESTINATION, **window)
+    assert_equal([*RECORDS[20:80], *RECORDS], replayed.copied())
 
 
 class TestFilters:
@@ -448,7 +412,13 @@ class TestRefusals:
             ({"partition": 7}, r"has no partition 7; it has 1 partitions"),
             ({"window": "w"}, r"no entries of the window 'w'; "),
             ({"from_ms": 1 << 41}, r"there are no records in the range"),
+            (
+                {"to": replayed.mirror.topic, "into_itself": True},
+                r"is compacted: replayed records would replace newer",
+            ),
         ]:
+            if "into_itself" in more:
+                replayed.mirror.configure_copy(**NOT_YET_CLEANED)
             with pytest.raises(RelayError, match=line) as caught:
                 replayed.plan(**more)
             assert "\n" not in str(caught.value)
@@ -484,23 +454,6 @@ class TestRefusals:
         with pytest.raises(RelayError, match=r"fewer partitions .*; add partitions to it"):
             other.start(offsets=(None, None), replay_id="mine")
         other.replay(offsets=(None, None), replay_id="mine", to=f"{topic}.more")
-
-    def test_a_compacted_copy(self, replayed: Replayed) -> None:
-        mirror = replayed.mirror
-        compacted = Mirror(
-            mirror.source,
-            mirror.destination,
-            f"{mirror.topic}.c",
-            # without a cleaner that comes while the test looks
-            destination_config={"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**12)},
-        )
-        compacted.write(RECORDS)
-        compacted.copy()
-        other = Replayed(compacted, replayed.folder, replayed.session)
-        with pytest.raises(
-            ConfigError, match=r"is compacted: replayed records would replace newer"
-        ):
-            other.plan(to=compacted.topic, into_itself=True)
 
     def test_a_range_that_goes_while_it_is_replayed(self, replayed: Replayed) -> None:
         """The guard holds the rest back; what was copied before may go."""

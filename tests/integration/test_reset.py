@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines import errors
-from relay_pipelines.audit import audit, spark_job
+from relay_pipelines.audit import audit
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.cli import inspect_commands
 from relay_pipelines.copy.task import copy_ranges
@@ -26,7 +26,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, Clusters, records_of
 from tests.support import commands, copied_topic
 from tests.support.copied_topic import CLOCK, Copied, destination_deleted, put_back
-from tests.support.findings import differences, unreadable
+from tests.support.findings import compared, differences, unreadable
 from tests.support.independent import Record, create, delete, delete_before
 
 
@@ -74,9 +74,8 @@ class Moved(Copied):
         """Return outcome and audited offsets of the audits of every level."""
         found: list[tuple[str, int]] = []
         for level in (Level.LEDGER, Level.RECOUNT, Level.FULL):
-            audited = audit.begin(Sides(self.name, self.mirror(), CLOCK), AuditRequest(level=level))
-            done = spark_job.do_group(audited.job, audited.work)
-            audited.add(done.chunks, done.parts)
+            sides = Sides(self.name, self.mirror(), CLOCK)
+            audited = compared(audit.begin(sides, AuditRequest(level=level)))
             assert (differences(audited), unreadable(audited)) == ([], [])
             offsets = sum(len(each.coverage.range) for each in audited.partitions.values())
             found.append((audited.verdict.state, offsets))
@@ -87,7 +86,6 @@ class Moved(Copied):
 def moved(
     sides: Clusters, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Moved:
-    """A topic-partition of which ten records were copied."""
     made = Moved(*sides, topic_name)
     made.folder, made.capsys = tmp_path, capsys
     return made
@@ -183,7 +181,6 @@ def test_a_checkpoint_that_was_put_back_decides_nothing(
 
 
 def checkpoint_of(moved: Moved) -> Record:
-    """Return the record of the checkpoint."""
     key = checkpoint.key_of(moved.name, moved.at)
     found = records_of(moved.destination, checkpoint.home(checkpoint.TOPIC, key))
     return [record for record in found if record.key == key][-1]

@@ -128,11 +128,7 @@ def forge(copied: Copied, known: Checkpoint, entry: LedgerEntry) -> None:
 
 @pytest.mark.parametrize(
     ("generation", "gap", "source"),
-    [
-        (0, "", (20, 30)),
-        (0, ledger_topic.ENTRIES_LOST, (5_000, 5_000)),
-        (1, "reset", (0, 0)),
-    ],
+    [(0, "", (20, 30)), (0, ledger_topic.ENTRIES_LOST, (5_000, 5_000)), (1, "reset", (0, 0))],
     ids=["never copied", "entries lost", "reset"],
 )
 def test_what_no_copies_confirm_is_not_gone_on_from(

@@ -69,7 +69,6 @@ class Rounds:
         return [child for child in children if child.name() == "java"]
 
     def stop(self, number: signal.Signals) -> int:
-        """Send the signal, and return the exit code of the process."""
         self.process.send_signal(number)
         return self.process.wait(300)
 
@@ -104,11 +103,7 @@ class Begins:
 def test_a_filter_that_changes_does_so_between_two_rounds(
     sides: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """A round copies with the files as they were at its beginning, on the driver and in all tasks.
-
-    Here a file that the filter imports changes after the driver has constructed the filter, and
-    before a task does. The next round uses it, also where Python was imported before, with a line.
-    """
+    """A round has the files of its beginning, on the driver and in all tasks; the next says it."""
     source, destination = sides
     partitions = [TopicPartition(topic_name, number) for number in range(3)]
     for cluster in (source, destination):
@@ -320,16 +315,10 @@ def documents(rounds: Rounds) -> list[dict[str, Any]]:
 
 
 def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    own_cluster: LocalCluster,
-    tmp_path: Path,
-    topic_name: str,
+    sides: Clusters, own_cluster: LocalCluster, tmp_path: Path, topic_name: str
 ) -> None:
     """A node that is killed is a line, its return another, and meanwhile the rounds go on."""
-    source, destination, own = (
-        cluster.cluster() for cluster in (source_cluster, destination_cluster, own_cluster)
-    )
+    source, destination, own = *sides, own_cluster.cluster()
     steady, shaky = (TopicPartition(f"{topic_name}-{name}", 0) for name in ("steady", "shaky"))
     for cluster in (source, destination):
         create(cluster, steady.topic)

@@ -79,7 +79,6 @@ class Hunt:
         self.wrong.write_text(yaml.safe_dump(self.document(wrong_source, wrong_destination)))
 
     def document(self, source: dict[str, Any], destination: dict[str, Any]) -> dict[str, Any]:
-        """The content of a relay.yaml."""
         here, there = (
             {"bootstrap_servers": list(self.guarded.address(listener)), "security": security}
             for listener, security in (

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.cli import main
-from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.metrics.exporter import samples
-from relay_pipelines.model import CopyJob, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Looker
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -23,6 +22,7 @@ from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.integration.guarded import Permitted
 from tests.support.commands import configured, mirror
 from tests.support.independent import create, delete, write
+from tests.support.planned_copy import copy_planned
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
@@ -67,32 +67,6 @@ def test_a_missing_topic_name_fails_every_command(
     assert len(records_of(destination, TopicPartition(topic, 0))) == 10
     assert main(["run", "-c", str(config)]) == 1, "also with nothing new"
     assert main(["run", "-c", str(config), "--topic", topic]) == 0, "the others do not matter"
-
-
-def test_a_pattern_without_a_match_is_a_warning(
-    sides: Clusters, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The topic may not exist yet, so commands warn with the nearest names."""
-    pattern = topic.replace("orders", "odrers") + ".*"
-    config = configured(tmp_path, {"m": mirror(*sides, pattern)})
-    for command in ("plan", "status", "run"):
-        assert main([command, "-c", str(config)]) == 0
-        said = capsys.readouterr()
-        (line,) = (
-            [f"warning: m: {line[13:]}" for line in said.out.splitlines() if "note  " in line]
-            if command == "status"
-            else said.err.splitlines()
-        )
-        assert re.match(
-            r"warning: m: no topic is selected: topics.allow and topics.deny select none of"
-            r" the \d+ topics that node one \(.*\) shows",
-            line,
-        ), line
-        assert f"did you mean {topic!r}" in line
-        assert line.endswith("if there are more, grant the user Describe on them")
-    assert main(["plan", "-c", str(config), "--json"]) == 0
-    (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
-    assert shown["windows"] == []
 
 
 def test_a_hidden_topic_that_relay_yaml_names(
@@ -226,12 +200,8 @@ def test_a_topic_that_may_not_be_read_holds_back_no_other(
 
     def copy() -> list[RelayError]:
         taken = cluster_snapshot.take_snapshot(topic_name[-8:], read, SystemClock())
-        planned = run_plan.plan(taken)
-        job = CopyJob(taken.mirror, "run", taken.node, taken.destination)
-        assert [each.error for each in copy_ranges(job, planned.ranges)] == [""] * (
-            len(planned.ranges)
-        )
-        return list(planned.data_losses)
+        copy_planned(taken)
+        return list(run_plan.plan(taken).data_losses)
 
     assert copy() == []
     permitted.forbid_reading(refused)

@@ -61,7 +61,6 @@ def wide(
 
 
 def write(mirror: Mirror, each: int = 5) -> None:
-    """Add records to each topic-partition of the source."""
     sender = producer(mirror.source.cluster.cluster())
     for number, records in mirror.source.records.items():
         first = len(records)

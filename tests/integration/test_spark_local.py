@@ -28,7 +28,6 @@ from tests.support.independent import assert_equal, create, until
 
 @pytest.fixture
 def small_sources(source_cluster: LocalCluster) -> list[Source]:
-    """Topics with very few records."""
     topics = [f"small-{uuid.uuid4().hex[:8]}" for _ in range(3)]
     for topic in topics:
         create(source_cluster.cluster(), topic, source_data.PARTITIONS, KEPT)

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import TopicPartition
 from tests.chaos.harness import PATIENCE_SECONDS, Mirror, kill
+from tests.copying import Clusters
 from tests.integration import spark_processes
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import Request
@@ -42,8 +42,7 @@ spark.stop()
 def test_a_run_on_a_cold_cluster(
     standalone_master: str,
     bare_python: Path,
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
+    sides: Clusters,
     topic_name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -56,7 +55,7 @@ def test_a_run_on_a_cold_cluster(
         check=False,
     )
     assert b"No module named 'relay_pipelines'" in told.stderr
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     create(source, topic_name, partitions=36)
     sender = producer(source)
     for number in range(36):
@@ -106,17 +105,11 @@ def test_a_run_on_a_cold_cluster(
 
 
 def test_the_check_runs_a_job_on_the_cluster(
-    standalone_master: str,
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    bare_python: Path,
-    topic_name: str,
-    tmp_path: Path,
+    standalone_master: str, sides: Clusters, bare_python: Path, topic_name: str, tmp_path: Path
 ) -> None:
     """It says which Python tasks have, what has started, and whether they reach the brokers."""
-    create(source_cluster.cluster(), topic_name)
-    section = commands.mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
-    section["topics"]["rename"] = "copy.{topic}"
+    create(sides[0], topic_name)
+    section = commands.mirror(*sides, topic_name, topics={"rename": "copy.{topic}"})
 
     def check(master: str, python: str) -> list[str]:
         spark = {"master": master, "conf": ON_LOOPBACK | {"spark.pyspark.python": python}}
@@ -323,14 +316,10 @@ def test_a_job_cancelled_through_spark_connect_can_be_resumed(
 
 
 def test_an_interrupted_run_counts_what_was_committed(
-    connect_remote: str,
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    topic_name: str,
-    tmp_path: Path,
+    connect_remote: str, sides: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """Its tasks live on at the server for a while, and commit nothing that it has not counted."""
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    source, destination = sides
     partitions = [TopicPartition(topic_name, number) for number in range(3)]
     for cluster in (source, destination):
         create(cluster, topic_name, len(partitions))
@@ -391,7 +380,7 @@ def test_rounds_go_on_when_a_server_answers_again(
     "kind", [pytest.param("standalone_master", marks=pytest.mark.long), "connect_remote"]
 )
 def test_registering_is_all_that_a_data_frame_needs(
-    source_cluster: LocalCluster,
+    sides: Clusters,
     kind: str,
     bare_python: Path,
     topic_name: str,
@@ -399,7 +388,7 @@ def test_registering_is_all_that_a_data_frame_needs(
     request: pytest.FixtureRequest,
 ) -> None:
     """Executors whose Python lacks the package receive it, and run the Python of the setting."""
-    address, cluster = request.getfixturevalue(kind), source_cluster.cluster()
+    address, cluster = request.getfixturevalue(kind), sides[0]
     conf = ON_LOOPBACK | {"spark.pyspark.python": str(bare_python)}
     session = (
         f"SparkSession.builder.remote({address!r})"

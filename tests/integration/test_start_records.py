@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
 
 from relay_pipelines.errors import ConfigError, FencedError, RetentionPassedError
 from relay_pipelines.ledger import fencing, reader
-from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
@@ -24,7 +22,6 @@ from tests.support import commands, consumers
 from tests.support.independent import (
     CREATE_TIME,
     Record,
-    client,
     create,
     delete,
     delete_before,
@@ -60,7 +57,6 @@ class Topic:
             write(self.source, TopicPartition(self.name, partition), numbered(count))
 
     def settings(self, start: Any = "latest", **more: Any) -> dict[str, Any]:
-        """The settings of the mirror."""
         more |= {"start": start, "topics": {"rename": "copy.{topic}"}}
         return commands.mirror(self.source, self.destination, self.name, **more)
 
@@ -72,7 +68,6 @@ class Topic:
         return cluster_snapshot.take_snapshot(self.mirror_name, self.mirror(start), CLOCK)
 
     def snapshot(self, start: Any = "latest", **more: Any) -> ClusterSnapshot:
-        """Take a snapshot for a copy."""
         return prepared(self.mirror_name, self.mirror(start, **more))
 
     def copy(self, taken: ClusterSnapshot, only: int | None = None) -> list[tuple[int, int, int]]:
@@ -85,12 +80,10 @@ class Topic:
         return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
 
     def starts(self) -> dict[int, int]:
-        """Return the start record."""
         stored = reader.read_checkpoints(Sides(self.mirror_name, self.mirror(), CLOCK))
         return dict(stored.starts[self.name].starts) if self.name in stored.starts else {}
 
     def arrived(self) -> list[int]:
-        """Return the number of records of each partition at the destination."""
         places = [TopicPartition(f"copy.{self.name}", partition) for partition in range(3)]
         return [len(records_of(self.destination, place)) for place in places]
 
@@ -162,25 +155,6 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
     assert topic.starts() == {0: 15, 1: 15, 2: 15}
 
 
-def test_a_new_partition_starts_at_its_first_record(topic: Topic) -> None:
-    """A new partition starts at its first record, though the others start at the end."""
-    topic.snapshot()
-    admin = AdminClient(client(topic.source))
-    for future in admin.create_partitions([NewPartitions(topic.name, 4)]).values():
-        future.result(150)
-    at = TopicPartition(topic.name, 3)
-    until(
-        lambda: at in {position.topic_partition for position in topic.looked_at().positions},
-        "the partition",
-    )
-    write(topic.source, at, [Record(None, b"new")])
-    (window,) = run_plan.plan(topic.snapshot()).windows
-    assert [
-        (offset_range.topic_partition.partition, offset_range.start, offset_range.end)
-        for offset_range in window.ranges
-    ] == [(3, 0, 1)]
-
-
 def _starts(taken: ClusterSnapshot) -> dict[int, int]:
     """Where the topic would start."""
     (record,) = (start for start in taken.new_starts if start.topic)
@@ -245,12 +219,6 @@ def test_retention_that_passes_the_start_is_a_loss(topic: Topic) -> None:
     taken = topic.snapshot(on_data_loss="continue")
     assert [type(loss) for loss in taken.accepted] == [RetentionPassedError]
     assert topic.copy(taken) == [(0, 10, 15), (1, 13, 15), (2, 10, 15)]
-    with Sides(topic.mirror_name, topic.mirror(), CLOCK).destination() as client:
-        found = read_ledger(client, settled=True)
-    entries = [record.entry for record in found]
-    assert [(len(entry.source), entry.skipped) for entry in entries if entry.gap] == [
-        (3, {"lost": 3})
-    ]
     assert not topic.snapshot(on_data_loss="continue").accepted
 
 

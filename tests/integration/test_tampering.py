@@ -78,8 +78,7 @@ def measured(stage: Stage, edited: object) -> Measured:
 
 
 @pytest.mark.parametrize(
-    "row",
-    [pytest.param(row, id=row.name, marks=() if row in SHORT else LONG) for row in ROWS],
+    "row", [pytest.param(row, id=row.name, marks=() if row in SHORT else LONG) for row in ROWS]
 )
 def test_every_column_shows_what_it_must(measured: Measured, row: Row) -> None:
     """Found, not verified, or passed, as the table of the rows says."""

@@ -46,7 +46,6 @@ class Server:
     jvm: psutil.Process
 
     def use(self, python: Path) -> None:
-        """Let new tasks run this Python."""
         self.python.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
         self.python.chmod(0o755)
         for process in self.jvm.children(recursive=True):

@@ -78,7 +78,6 @@ def test_the_first_records_of_many_ranges_wait_for_a_quota(mirror: Mirror) -> No
 
 
 def result_of(generator: Generator[Any, None, Any]) -> Any:
-    """What a generator returns in the end."""
     while True:
         try:
             next(generator)

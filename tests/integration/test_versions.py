@@ -42,7 +42,6 @@ CLOCK = SystemClock()
 def old(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OldKafka]:
-    """A broker of an older release."""
     cluster = OldKafka(request.param, tmp_path_factory.mktemp("old"))
     try:
         yield cluster.start()
@@ -52,7 +51,6 @@ def old(
 
 @pytest.fixture(scope="module", params=["source", "destination"])
 def old_side(request: pytest.FixtureRequest) -> str:
-    """The side that the older broker takes."""
     return request.param
 
 
@@ -73,7 +71,6 @@ def destination_cluster(
 
 
 def run(config: Path, session: Any) -> RunResult:
-    """Run `relay run` in this process."""
     loaded = settings.load(config).mirror("versions")
     planned = run_plan.plan(cluster_snapshot.take_snapshot("versions", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)

@@ -16,7 +16,7 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
 from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.connection import Connection
-from tests.copying import KEPT, Mirror, end_of, numbered
+from tests.copying import KEPT, Clusters, Mirror, end_of, numbered
 from tests.support import commands
 from tests.support.independent import create, write
 
@@ -67,24 +67,15 @@ def assert_refused(config: Path, cluster: LocalCluster, advertised: LocalCluster
         said = done.stdout + done.stderr
         assert done.returncode == 1, said
         (line,) = [line for line in said.splitlines() if cluster.cluster_id in line]
-        assert_named(line, cluster, advertised)
-
-
-def assert_named(line: str, cluster: LocalCluster, advertised: LocalCluster) -> None:
-    """The line names both ids, and the address that leads elsewhere."""
-    assert cluster.cluster_id in line
-    assert f"broker {advertised.bootstrap_servers[0]} belongs to cluster" in line
-    assert advertised.cluster_id in line
-    assert "correct advertised.listeners" in line
+        assert f"broker {advertised.bootstrap_servers[0]} belongs to cluster" in line
+        assert advertised.cluster_id in line
+        assert "correct advertised.listeners" in line
 
 
 @pytest.mark.parametrize(
     ("from_", "to"),
     [("source", "askew"), ("askew", "third")],
-    ids=[
-        "the destination advertises the source",
-        "the source advertises a third cluster",
-    ],
+    ids=["the destination advertises the source", "the source advertises a third cluster"],
 )
 def test_no_broker_of_another_cluster_is_read_or_written(
     from_: str,
@@ -113,41 +104,28 @@ def test_bootstrap_servers_of_two_clusters(
 ) -> None:
     """`check` and the first run refuse a list that names brokers of two clusters."""
     fill(source_cluster, topic_name, is_askew=False)
-    both = replace(
-        destination_cluster.cluster(),
-        bootstrap_servers=(
-            *destination_cluster.bootstrap_servers,
-            *source_cluster.bootstrap_servers,
-        ),
-    )
+    servers = *destination_cluster.bootstrap_servers, *source_cluster.bootstrap_servers
+    both = replace(destination_cluster.cluster(), bootstrap_servers=servers)
     mirror = commands.mirror(source_cluster.cluster(), both, topic_name)
     config = commands.configured(tmp_path, {topic_name: mirror})
     assert_refused(config, destination_cluster, source_cluster)
 
 
-@pytest.mark.parametrize("side", ["node", "destination"])
 def test_a_task_refuses_a_cluster_that_the_driver_did_not_read(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str, side: str
+    sides: Clusters, topic_name: str
 ) -> None:
-    """The same name may lead elsewhere on another machine: the id comes from the driver."""
-    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    """The id comes from the driver; a node that leads elsewhere is as one that is away."""
+    mirror, read = Mirror(*sides, topic_name), "the-cluster-that-the-driver-has-read"
     mirror.write(numbered(3))
     job = mirror.job
-    meant = replace(getattr(job, side), id="the-cluster-that-the-driver-has-read")
-    (outcome,) = copy_ranges(replace(job, **{side: meant}), [mirror.range()])
-    assert outcome.status is Status.FAILED
-    assert outcome.error_kind == WrongClusterError.__name__
-    assert "cluster the-cluster-that-the-driver-has-read" in outcome.error
-
-
-def test_a_node_that_leads_to_another_cluster_is_not_read_where_another_node_is(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, topic_name: str
-) -> None:
-    """One wrong address costs no more than a node that is away."""
-    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
-    mirror.write(numbered(3))
-    wrong = replace(mirror.source, name="wrong", id="the-cluster-that-the-driver-has-read")
-    job = replace(mirror.job, node=wrong, other_nodes=(mirror.source,))
+    for side in ("node", "destination"):
+        meant = replace(getattr(job, side), id=read)
+        (outcome,) = copy_ranges(replace(job, **{side: meant}), [mirror.range()])
+        assert outcome.status is Status.FAILED
+        assert outcome.error_kind == WrongClusterError.__name__
+        assert f"cluster {read}" in outcome.error
+    wrong = replace(mirror.source, name="wrong", id=read)
+    job = replace(job, node=wrong, other_nodes=(mirror.source,))
     (outcome,) = copy_ranges(job, [mirror.range()])
     assert (outcome.status, outcome.records, outcome.node) == (Status.DONE, 3, mirror.source.name)
 

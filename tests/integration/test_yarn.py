@@ -74,7 +74,6 @@ def spark_of(python: str | Path, **conf: str) -> dict[str, Any]:
 
 
 def configured(mirror: Mirror, spark: dict[str, Any], **more: Any) -> Path:
-    """Write relay.yaml with the mirror."""
     section = commands.mirror(
         mirror.source.cluster.cluster(),
         mirror.destination.cluster(),
@@ -184,7 +183,6 @@ class Submission:
         self._archive = archive
 
     def run(self, config: Path, *arguments: str) -> tuple[int, str]:
-        """Wait for the end, and return the exit code and the application's id."""
         python = "./environment/bin/python"
         conf = spark_of(python)["conf"] | {"spark.yarn.maxAppAttempts": "1"}
         for of_the_driver in ("spark.driver.host", "spark.driver.bindAddress"):

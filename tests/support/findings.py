@@ -1,10 +1,11 @@
-"""The lines of what an audit has found, without the topic-partition that it is about."""
+"""What an audit compares, and the lines of what it has found, without the topic-partition."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from relay_pipelines.audit.audit import PartitionAudit
+from relay_pipelines.audit import spark_job
+from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.finding import Finding, Severity, texts
 
 
@@ -13,6 +14,13 @@ class Found(Protocol):
 
     @property
     def findings(self) -> list[Finding]: ...
+
+
+def compared(audit: Audit) -> Audit:
+    """Do in this process what tasks do, and return the audit."""
+    done = spark_job.do_group(audit.job, audit.work)
+    audit.add(done.chunks, done.parts)
+    return audit
 
 
 def differences(found: Found) -> list[str]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.against_statement import StatementAudit, audit_against
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
 from relay_pipelines.audit.recount import Recount
@@ -35,7 +34,7 @@ from tests.support.copies_in_memory import (
     whole,
 )
 from tests.support.fake_cluster import put
-from tests.support.findings import unreadable
+from tests.support.findings import compared, unreadable
 
 BATCHES = ((0, 5), (5, 10), (10, 15), (15, 20))
 MADE_AT = "2026-11-22T12:00:00Z"
@@ -103,10 +102,8 @@ class World:
     def recounted(self) -> Audit:
         """Recount all that the ledger has."""
         with self.answering():
-            audit = begin(Sides("m", self.mirror, Clock()), AuditRequest(level=Level.RECOUNT))
-            done = spark_job.do_group(audit.job, audit.work)
-        audit.add(done.chunks, done.parts)
-        return audit
+            sides = Sides("m", self.mirror, Clock())
+            return compared(begin(sides, AuditRequest(level=Level.RECOUNT)))
 
     def audited(self) -> PartitionAudit:
         """Recount all that the ledger has, and that can be read."""

@@ -218,6 +218,7 @@ class TestExporter:
         assert str(looks.reported[-1]) == "it is away"
         looks.error = None
         self.until(lambda: self.value(exporter, "up", {"mirror": "m"}) == 1)
+        self.until(lambda: looks.reported[-1] is None)
 
     def test_other_mirrors(self, looks: Looks) -> None:
         """relay.yaml has changed: what is gone has no series, what changed is looked at anew."""
