@@ -122,7 +122,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
         name, looker = f"looks-{count}", Looker(f"looks-{count}", mirror, _CLOCK)
         status = _cost(partial(_status, name, mirror))
         looker.look()
-        look = _cost(partial(_exported, looker, mirror), is_first=False)
+        look = _cost(partial(_exported, looker), is_first=False)
         planned = _cost(partial(_planned, "looks-own", own))
         audit = _cost(partial(_audited, name, mirror))
         rows.append(
@@ -175,16 +175,16 @@ def _mirrored(source: Cluster, destination: Cluster, name: str, count: int) -> M
 
 def _status(name: str, mirror: Mirror) -> None:
     look = Looker(name, mirror, _CLOCK).look()
-    json_output.status(look, page_of(look, mirror), [])
+    json_output.status(look, page_of(look), [])
 
 
-def _exported(looker: Looker, mirror: Mirror) -> None:
-    for _ in samples(looker.look(), mirror, by_partition=False):
+def _exported(looker: Looker) -> None:
+    for _ in samples(looker.look(), by_partition=False):
         pass
 
 
 def _planned(name: str, mirror: Mirror) -> None:
-    run_plan.plan(take_snapshot(name, mirror, _CLOCK))
+    run_plan.plan(take_snapshot(Sides(name, mirror, _CLOCK)))
 
 
 def _audited(name: str, mirror: Mirror) -> None:
@@ -199,12 +199,12 @@ def _begun(name: str, mirror: Mirror) -> None:
     """Do what a run does until Spark gets its job."""
     options = mirror.copy_options
     snapshot = prepared_snapshot.prepare_snapshot(
-        partial(take_snapshot, name, mirror, _CLOCK), mirror, _CLOCK
+        partial(take_snapshot, Sides(name, mirror, _CLOCK))
     )
     plan = run_plan.plan(snapshot)
-    assert not topics.create(snapshot, None, options, _CLOCK)
+    assert not topics.create(snapshot)
     ranges = with_owners(name, "", plan.ranges, plan.sizes_bytes)
-    assert not owners.claim(snapshot, ranges, options, _CLOCK)
+    assert not owners.claim(snapshot, ranges, options)
 
 
 def _cost(look: Callable[[], None], *, is_first: bool = True) -> _Cost:

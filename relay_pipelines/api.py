@@ -101,7 +101,7 @@ class Mirror:
             RelayError: a cluster does not answer.
         """
         return cluster_snapshot.take_snapshot(
-            *(self.name, self.settings, _CLOCK),
+            self._sides,
             only_topic=topic,
             patient=patient,
             settled=settled,
@@ -155,7 +155,7 @@ class Mirror:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
         """
         take = partial(self.snapshot, topic, patient=patient, settled=True)
-        return run_plan.plan(prepared_snapshot.prepare_snapshot(take, self.settings, _CLOCK, waits))
+        return run_plan.plan(prepared_snapshot.prepare_snapshot(take, waits))
 
     def copy(
         self,
@@ -174,10 +174,8 @@ class Mirror:
         with self._session.deferring():
             result = copy(
                 planned,
-                self.settings,
                 self._session,
                 observers,
-                _CLOCK,
                 stop=self._session.stopped,
                 scope=topic_scope(topic) if topic else "",
                 sources=sources,

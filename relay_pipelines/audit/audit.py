@@ -352,7 +352,7 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     without_chunks = _without_chunks(request, ledger)
     selected = _select(request, entries, ledger, broken, without_chunks)
     destination = replace(sides.mirror.destination_cluster, id=ledger.cluster_id)
-    job = AuditJob(sides.name, (), destination, sides.mirror.copy_options)
+    job = AuditJob(sides.name, (), destination, sides.options)
     audit = Audit(sides.name, request, job, {})
     for each in selected:
         partition_audit = audit.partitions[each.topic_partition] = PartitionAudit(

@@ -40,7 +40,6 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources import KafkaResource, spark_of
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.models import AuditSettings
-from relay_pipelines.sides import Sides
 
 KEPT_PAGES = 50
 _NICE = 10
@@ -91,7 +90,7 @@ def run(
     """
     clock, name = kafka.clock, path.rpartition("/")[2]
     began = clock.monotonic()
-    audit = begin(Sides(name, kafka.mirror(name), clock), request)
+    audit = begin(kafka.sides(name), request)
     _read(context, kafka, session, stop, audit)
     audit.seconds = clock.monotonic() - began
     return AuditReport(path, audit)

@@ -23,7 +23,7 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         settings = kafka.mirror(mirror)
         stored = reader.read_checkpoints(Sides(mirror, settings, kafka.clock))
-        states = node_selection.probe(mirror, settings, kafka.clock, stored)
+        states = node_selection.probe(Sides(mirror, settings, kafka.clock), stored)
         verdicts = node_selection.choose_node(settings, states, stored).verdicts
         return next(result(verdict) for verdict in verdicts if verdict.name == node.name)
 

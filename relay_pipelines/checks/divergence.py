@@ -7,7 +7,6 @@ from relay_pipelines.model import Cluster
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import node_selection
 
 _DESCRIPTION = "The node holds the last copied record of every topic-partition, unchanged."
@@ -26,12 +25,10 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
     """The check that people run from the UI: a run that reads such a node quarantines it."""
 
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
-        settings = kafka.mirror(mirror)
-        stored = reader.read_checkpoints(Sides(mirror, settings, kafka.clock))
+        sides = kafka.sides(mirror)
+        stored = reader.read_checkpoints(sides)
         quarantined = stored.quarantined.get(node.name, "")
-        difference = node_selection.find_divergence(
-            mirror, node, stored.checkpoints.values(), settings.health_options, kafka.clock
-        )
+        difference = node_selection.find_divergence(sides, node, stored.checkpoints.values())
         compared = len(stored.checkpoints)
         matches = (
             f"the last records of {compared} topic-partitions match, where they can be compared"

@@ -79,13 +79,11 @@ def measure(
     Raises:
         RelayError: the source does not answer.
     """
-    mirror, clock = kafka.mirror(snapshot.mirror), kafka.clock
-    options = mirror.copy_options
-    now_ms = clock.now_ms()
-    late = lag.waiting_before(snapshot, now_ms - lane.window.lag_target, options, clock)
-    lags = lag.measure(snapshot, options, clock, late, _MOST_AGES)
+    now_ms = kafka.clock.now_ms()
+    late = lag.waiting_before(snapshot, now_ms - lane.window.lag_target)
+    lags = lag.measure(snapshot, late, _MOST_AGES)
     hidden = (
-        hidden_copies.find(snapshot, options, clock)
+        hidden_copies.find(snapshot)
         if of_mirror is None
         else hidden_copies.of_snapshot(of_mirror, snapshot)
     )
@@ -105,7 +103,7 @@ def measure(
             if (transaction.seconds(now_ms) or 0.0) * 1000 > lane.window.lag_target
         ],
         held_back=snapshot.guarded,
-        page=page_of(Look(snapshot, lags, 0, now_ms, hidden), mirror),
+        page=page_of(Look(snapshot, lags, 0, now_ms, hidden)),
     )
 
 

@@ -60,7 +60,7 @@ def plan(
     for name, mirror in selected_mirrors(settings, names).items():
         with invocation.reporting_errors(name):
             planned = api.Mirror(name, mirror, Session(settings.spark)).plan(topic)
-            found = findings.of_snapshot(planned.snapshot, mirror)
+            found = findings.of_snapshot(planned.snapshot)
             found += of_errors(together(planned.data_losses))
             document = json_output.plan(planned, found, clock.now_ms())
             documents.append(document)
@@ -83,7 +83,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         try:
             look = Looker(name, mirror, clock).look()
-            shown = page_of(look, mirror)
+            shown = page_of(look)
             states = replay.replays(name, mirror, clock) if everything or as_json else []
             document = json_output.status(look, shown, [replay.document(state) for state in states])
             lines = _add_groups(invocation, name, mirror, document, clock)

@@ -29,7 +29,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
             except RelayError as error:  # the nodes can still be compared with each other
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
-            states = node_selection.probe(name, mirror, clock, stored)
+            states = node_selection.probe(Sides(name, mirror, clock), stored)
             choice = node_selection.choose_node(mirror, states, stored)
             found.append(json_output.nodes(name, states, choice))
             if not as_json:
@@ -48,15 +48,15 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
     Raises:
         ConfigError: no mirror has a node of that name.
     """
-    clock = SystemClock()
     mirrors = selected_mirrors(invocation.settings(), names)
     _refuse_unknown(mirrors.values(), nodes)
     for name, mirror in mirrors.items():
         with invocation.reporting_errors(name):
-            quarantined = reader.read_checkpoints(Sides(name, mirror, clock)).quarantined
+            sides = Sides(name, mirror)
+            quarantined = reader.read_checkpoints(sides).quarantined
             no_longer = {node: "" for node in nodes if node in quarantined}
-            to, options = mirror.destination_cluster, mirror.copy_options
-            owners.set_quarantine(name, to, no_longer, options, clock)
+            with sides.destination() as client:
+                owners.set_quarantine(client, no_longer)
             for node in (node.name for node in mirror.nodes if node.name in nodes):
                 done = (
                     f"cleared; it was in quarantine: {quarantined[node]}"

@@ -188,7 +188,7 @@ class _Rounds:
                 held = [e for e in planned.data_losses if isinstance(e, PolicySupersededError)]
                 lasting.update(map(problem, held), complete=True)
                 return
-            self._warn(name, set(map(str, run_report.warnings(mirror, planned))))
+            self._warn(name, set(map(str, run_report.warnings(planned))))
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:
                 observers.append(self.metrics)

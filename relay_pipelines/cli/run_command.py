@@ -63,7 +63,7 @@ def _mirror(
     bound, lines = api.Mirror(name, mirror, session), list[str]()
     try:
         planned = bound.prepare(topic)
-        invocation.report(run_report.warnings(mirror, planned), name)
+        invocation.report(run_report.warnings(planned), name)
         with progress(name, stderr()) as display:
             observers = [display] if metrics is None else [display, metrics]
             with bound.followed_groups(lines.append):

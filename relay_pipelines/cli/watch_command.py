@@ -63,7 +63,7 @@ class _Look:
         """Ask the clusters, and return the page of the mirror with its document."""
         try:
             look = self._looker.look()
-            shown, self._away_since_ms = page_of(look, self.mirror), None
+            shown, self._away_since_ms = page_of(look), None
             rates = self._rates.learn(look.snapshot, look.taken_ms)
             self._status = json_output.watched(look, shown, rates)
         except RelayError as error:

@@ -126,8 +126,7 @@ def _copy(
     # a mirror that has not copied anything yet starts where the time span does
     start = Start.model_construct(timestamp=request.since_ms)
     snapshot = copying.survey(start=start)
-    options = kafka.mirror(lane.mirror).copy_options
-    ranges = ranges_between(snapshot, request.since_ms, request.until_ms, options, kafka.clock)
+    ranges = ranges_between(snapshot, request.since_ms, request.until_ms)
     left_out = [*topics.unseen(snapshot), *together(snapshot.guarded.values())]
     # what is held back may have other records at the offsets that were copied: they would count
     ranges = [each for each in ranges if each.topic_partition not in snapshot.guarded]

@@ -219,7 +219,7 @@ class _Watch:
             yield from samples_without_node(self.name, [node.name for node in self.mirror.nodes])
         yield from self._others
         if last is not None:
-            yield from samples(last, self.mirror, by_partition=self._by_partition(last))
+            yield from samples(last, by_partition=self._by_partition(last))
 
     def _by_partition(self, look: Look) -> bool:
         return len(look.snapshot.positions) <= self.most_partitions
@@ -240,7 +240,7 @@ _OF_TOPICS = {ConfigError.__name__, PermissionDeniedError.__name__}
 _STATES = ("healthy", "behind", "unavailable", _QUARANTINED)
 
 
-def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sample]:
+def samples(look: Look, *, by_partition: bool) -> Iterator[Sample]:
     """Yield the values of all gauges of a mirror.
 
     Args:
@@ -253,20 +253,20 @@ def samples(look: Look, mirror: Mirror, *, by_partition: bool) -> Iterator[Sampl
         tp = position.topic_partition
         groups[tp.topic, str(tp.partition) if by_partition else ""].append(position)
     for group, positions in groups.items():
-        labels = (snapshot.mirror, *group)
+        labels = (snapshot.name, *group)
         for name, value in _progress(look, positions):
             if value is not None:
                 yield Sample(name, labels, value)
     yield from _hidden(look, by_partition=by_partition)
-    yield from _page(page_of(look, mirror), by_partition=by_partition)
+    yield from _page(page_of(look), by_partition=by_partition)
     for topic in snapshot.targets:
-        target_ms = mirror.window_of(topic).lag_target
-        yield Sample("lag_target_seconds", (snapshot.mirror, topic), target_ms / 1000)
+        target_ms = look.snapshot.sides.mirror.window_of(topic).lag_target
+        yield Sample("lag_target_seconds", (snapshot.name, topic), target_ms / 1000)
     yield from _nodes(snapshot)
     yield from _checks(look)
     last_ms = _last_commit_ms(look, list(snapshot.checkpoints))
     if last_ms is not None:
-        yield Sample("last_commit_timestamp_seconds", (snapshot.mirror,), last_ms / 1000)
+        yield Sample("last_commit_timestamp_seconds", (snapshot.name,), last_ms / 1000)
 
 
 def _progress(look: Look, positions: list[Position]) -> Iterator[tuple[str, float | None]]:
@@ -294,8 +294,8 @@ def _hidden(look: Look, *, by_partition: bool) -> Iterator[Sample]:
         records[key] = records.get(key, 0) + len(transaction.hidden)
         ages[key] = max(ages.get(key, 0.0), transaction.seconds(look.taken_ms) or 0.0)
     for labels, number in records.items():
-        yield Sample("hidden_records", (snapshot.mirror, *labels), number)
-        yield Sample("hidden_seconds", (snapshot.mirror, *labels), ages[labels])
+        yield Sample("hidden_records", (snapshot.name, *labels), number)
+        yield Sample("hidden_seconds", (snapshot.name, *labels), ages[labels])
 
 
 def _last_commit_ms(look: Look, partitions: list[TopicPartition]) -> int | None:
@@ -335,9 +335,9 @@ def samples_without_node(mirror: str, nodes: Sequence[str]) -> Iterator[Sample]:
 def _nodes(snapshot: ClusterSnapshot) -> Iterator[Sample]:
     for verdict in snapshot.verdicts:
         is_read = verdict.name == snapshot.node.name
-        yield from _node(snapshot.mirror, verdict.name, _state(verdict), is_read=is_read)
+        yield from _node(snapshot.name, verdict.name, _state(verdict), is_read=is_read)
         if verdict.eligible:
-            labels = (snapshot.mirror, verdict.name)
+            labels = (snapshot.name, verdict.name)
             yield Sample("node_behind_records", labels, verdict.behind)
 
 
@@ -359,4 +359,4 @@ def _checks(look: Look) -> Iterator[Sample]:
     snapshot = look.snapshot
     missing = [*topics.deleted(snapshot), *topics.unseen(snapshot)]
     for check, failed in (("configs", look.config_differences), ("source_topics", missing)):
-        yield Sample("check_failed", (snapshot.mirror, "", check), bool(failed))
+        yield Sample("check_failed", (snapshot.name, "", check), bool(failed))

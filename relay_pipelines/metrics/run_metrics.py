@@ -53,7 +53,7 @@ class MetricsObserver:
         snapshot = plan.snapshot
         self._forget(snapshot)
         self._node = snapshot.node.name
-        self._ends[snapshot.mirror] = Counter(
+        self._ends[snapshot.name] = Counter(
             {
                 self._node: sum(
                     max(position.end_offset, position.high_watermark)
@@ -69,18 +69,18 @@ class MetricsObserver:
             for offsets in window.ranges
         }
         for position in snapshot.positions:
-            self._lag(snapshot.mirror, position.topic_partition).set(
+            self._lag(snapshot.name, position.topic_partition).set(
                 lags.get(position.topic_partition, 0)
             )
-            self._open_transaction(snapshot.mirror, position)
+            self._open_transaction(snapshot.name, position)
         for checkpoint in snapshot.checkpoints.values():
-            self._last_commit(snapshot.mirror, checkpoint.committed_at_ms)
+            self._last_commit(snapshot.name, checkpoint.committed_at_ms)
         if snapshot.previous_node:
             self._metrics["source_candidate_switches_total"].labels(self._node).inc()
         for verdict in snapshot.verdicts:
             self._verdict(verdict)
         # from 0 on: an increase from no value to 1 would not be seen
-        self._metrics["failures_total"].labels(snapshot.mirror, FencedError.__name__)
+        self._metrics["failures_total"].labels(snapshot.name, FencedError.__name__)
 
     def submitted(self, application: str) -> None:
         """Do nothing: it is no metric."""
@@ -126,11 +126,11 @@ class MetricsObserver:
     def _forget(self, snapshot: ClusterSnapshot) -> None:
         """Remove the gauges of what the mirror no longer has or reads: they would stay for ever."""
         partitions = {position.topic_partition for position in snapshot.positions}
-        for tp in self._known.get(snapshot.mirror, set()) - partitions:
+        for tp in self._known.get(snapshot.name, set()) - partitions:
             for name in _OF_POSITIONS:
-                self._metrics[name].remove(snapshot.mirror, tp.topic, tp.partition)
-        self._known[snapshot.mirror] = partitions
-        for node in self._ends.pop(snapshot.mirror, {}):
+                self._metrics[name].remove(snapshot.name, tp.topic, tp.partition)
+        self._known[snapshot.name] = partitions
+        for node in self._ends.pop(snapshot.name, {}):
             self._metrics["source_highwatermark"].remove(node)
 
     def _count(self, entry: LedgerEntry) -> None:

@@ -20,9 +20,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 def copy_all(
     take: Callable[[], ClusterSnapshot],
-    mirror: Mirror,
     session: Session,
-    clock: Clock,
     *,
     scope: str,
     again: str,
@@ -37,9 +35,9 @@ def copy_all(
     Raises:
         RelayError: not all could be copied.
     """
-    planned = run_plan.plan(prepare_snapshot(take, mirror, clock))
+    planned = run_plan.plan(prepare_snapshot(take))
     with session.deferring():
-        result = run.run(planned, mirror, session, (), clock, stop=session.stopped, scope=scope)
+        result = run.run(planned, session, (), stop=session.stopped, scope=scope)
     if result.interrupted:
         raise KeyboardInterrupt
     for error in together(result.errors):

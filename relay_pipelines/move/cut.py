@@ -54,6 +54,7 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
 
 Look = Callable[[], None]
@@ -128,13 +129,13 @@ class Steps:
         topics = frozenset(self.record.topics)
 
         def take() -> ClusterSnapshot:
-            return take_snapshot(self.name, self.mirror, self.clock, belongs=topics.__contains__)
+            return take_snapshot(
+                Sides(self.name, self.mirror, self.clock), belongs=topics.__contains__
+            )
 
         copy_all(
             take,
-            self.mirror,
             self.session,
-            self.clock,
             scope="" if self.record.is_whole else MOVE_SCOPE,
             again="relay move cut",
         )

@@ -150,13 +150,7 @@ class Move:
             snapshot = snapshot_of(self.name, self.mirror, self.request, record, self.clock)
             partitions = [position.topic_partition for position in snapshot.positions]
             if not snapshot.checkpoint_ends:
-                create_state(
-                    self.name,
-                    self.mirror.destination_cluster,
-                    self.mirror.destination.replication_factor,
-                    self.mirror.copy_options,
-                    self.clock,
-                )
+                create_state(snapshot.sides)
             record = records.write(record, self._fencing(record, nodes, snapshot.targets))
             self._stop_producers(records, record, record.fence, nodes)
             self.say(f"waiting {self.request.still_ms / 1000:g} s for the source not to move")

@@ -33,6 +33,7 @@ from relay_pipelines.schemas.verdict import State as SchemaState
 from relay_pipelines.schemas.verdict import total
 from relay_pipelines.schemas.verify import verify as verify_schemas
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
 
 _SHOWN = 5
@@ -151,9 +152,7 @@ def snapshot_of(
     if record.is_under_way:
         chosen = frozenset(() if record.is_whole else record.topics)
     snapshot = take_snapshot(
-        name,
-        mirror,
-        clock,
+        Sides(name, mirror, clock),
         belongs=(lambda topic: topic in chosen) if chosen else (lambda _: True),
         configs=False,
         patient=patient,

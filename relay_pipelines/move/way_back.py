@@ -111,7 +111,7 @@ class WayBackSteps:
         snapshot = self._snapshot()
         for error in snapshot.guarded.values():
             raise error
-        require_copyable(snapshot, self.own, self.session)
+        require_copyable(snapshot, self.session)
 
     def require_unlost(self, destination: ClusterClient) -> ClusterSnapshot:
         """Refuse if something of what is still to be mirrored back cannot be. Changes nothing.
@@ -188,9 +188,7 @@ class WayBackSteps:
         """
         self.say("mirroring back what was written at the destination")
         self.require_unlost(destination)
-        copy_all(
-            self._snapshot, self.own, self.session, self.clock, scope="", again="relay move back"
-        )
+        copy_all(self._snapshot, self.session, scope="", again="relay move back")
 
     def hold(self, destination: ClusterClient) -> MoveRecord:
         """Wait until the fence of the destination holds, and return the record that says so.
@@ -339,7 +337,7 @@ class WayBackSteps:
 
     def _snapshot(self) -> ClusterSnapshot:
         # the loop guard is lifted: copying begins at the cut, and no copy is beyond it
-        return take_snapshot(self.own_name, self.own, self.clock, refuse_loops=False)
+        return take_snapshot(Sides(self.own_name, self.own, self.clock), refuse_loops=False)
 
     def lines(self) -> list[str]:
         """Return what was mirrored back, in words."""

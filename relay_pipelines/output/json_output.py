@@ -66,7 +66,7 @@ def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
     snapshot = planned.snapshot
     new = dict.fromkeys(topic.name for topic in topics.missing(snapshot))
     return {
-        "mirror": snapshot.mirror,
+        "mirror": snapshot.name,
         "node": snapshot.node.name,
         "from": str(snapshot.node),
         "to": str(snapshot.destination),

@@ -9,7 +9,6 @@ from relay_pipelines.prepare import findings, topic_configs
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
-from relay_pipelines.settings import Mirror
 
 
 def show_plan(planned: RunPlan, document: json_output.Document, now_ms: int, *, why: bool) -> None:
@@ -19,7 +18,7 @@ def show_plan(planned: RunPlan, document: json_output.Document, now_ms: int, *, 
         document: of the plan.
         why: whether to say for every topic why it is copied or not.
     """
-    name, console = planned.snapshot.mirror, stdout()
+    name, console = planned.snapshot.name, stdout()
     if planned.windows:
         tables.show(console, tables.plan(document))
     notes = []
@@ -37,7 +36,7 @@ def show_plan(planned: RunPlan, document: json_output.Document, now_ms: int, *, 
         )
 
 
-def warnings(mirror: Mirror, planned: RunPlan) -> list[Finding]:
+def warnings(planned: RunPlan) -> list[Finding]:
     """Return what a run leaves as it is, such as losses and conflicts, and what it takes over."""
     snapshot, resumes = planned.snapshot, "the copy resumes after the gap: on_data_loss is continue"
     lost = [
@@ -45,10 +44,10 @@ def warnings(mirror: Mirror, planned: RunPlan) -> list[Finding]:
         for each in snapshot.accepted
     ]
     changed = {each.topic for each in topic_configs.differences(snapshot) if each.is_ours}
-    synced = changed if mirror.topics.sync_configs else set()
+    synced = changed if planned.snapshot.sides.mirror.topics.sync_configs else set()
     others = [
         each
-        for each in findings.of_snapshot(snapshot, mirror)
+        for each in findings.of_snapshot(snapshot)
         if each.severity is Severity.WARNING
         and each.kind != Kind.TAKEOVER
         and not (each.kind == Kind.CONFIG_DIFFERENCE and each.where in synced)

@@ -33,7 +33,6 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Look
 from relay_pipelines.plan.positions import open_since
-from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.lag import PartitionLag, total
 
 
@@ -77,7 +76,7 @@ def of_guards(look: Look) -> list[Held]:
     """Return what guards hold back, joined by reason and command; the worst first."""
     errors = look.snapshot.guarded
     groups: defaultdict[tuple[str, str], list[TopicPartition]] = defaultdict(list)
-    for tp, command in commands(look.snapshot.mirror, errors).items():
+    for tp, command in commands(look.snapshot.name, errors).items():
         groups[type(errors[tp]).__name__, command].append(tp)
     return [
         Held(
@@ -104,19 +103,22 @@ def of_topics(look: Look, stalled: Iterable[str]) -> Iterator[Held]:
         yield _other(NOT_COPIED, look, partitions, what, _lag_of(look, partitions))
 
 
-def open_transactions(look: Look, mirror: Mirror) -> Iterator[Held]:
+def open_transactions(look: Look) -> Iterator[Held]:
     """Yield transactions at the source that have been open for longer than the lag target."""
     for position in look.snapshot.positions:
         tp, age = position.topic_partition, open_since([position], look.taken_ms)
-        if age is not None and age > mirror.window_of(tp.topic).lag_target / 1000:
+        if (
+            age is not None
+            and age > look.snapshot.sides.mirror.window_of(tp.topic).lag_target / 1000
+        ):
             lag = PartitionLag(position.open_records, age)
             what = "a transaction at the source is open, and holds up what was written after it"
             yield _other(OPEN_TRANSACTION, look, [tp], what, lag)
 
 
-def hidden_copies(look: Look, mirror: Mirror) -> Iterator[Held]:
+def hidden_copies(look: Look) -> Iterator[Held]:
     """Yield transactions at the destination that are open for longer than a copy's may be."""
-    longest = mirror.copy_options.transaction_timeout_ms / 1000
+    longest = look.snapshot.sides.options.transaction_timeout_ms / 1000
     for transaction in look.hidden:
         if (age := transaction.seconds(look.taken_ms) or 0.0) > longest:
             error = transaction.error(look.snapshot.destination, look.taken_ms)
@@ -135,7 +137,7 @@ def _other(
     snapshot, advice = look.snapshot, OTHERS[reason]
     cluster = snapshot.destination if reason == HIDDEN_COPIES else snapshot.node
     command = advice.command.format(
-        mirror=snapshot.mirror,
+        mirror=snapshot.name,
         topic=partitions[0].topic,
         partition=partitions[0].partition,
         servers=",".join(cluster.bootstrap_servers),

@@ -10,6 +10,7 @@ from relay_pipelines.prepare import topic_configs
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import PartitionLag
@@ -53,15 +54,10 @@ class Looker:
         now = self.clock.monotonic()
         configs = now - self._configs_at >= _CONFIGS_SECONDS
         snapshot = cluster_snapshot.take_snapshot(
-            self.name,
-            self.mirror,
-            self.clock,
-            configs=configs,
-            patient=False,
+            Sides(self.name, self.mirror, self.clock), configs=configs, patient=False
         )
         if configs:
             self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))
-        options = self.mirror.copy_options
-        lags = lag.measure(snapshot, options, self.clock)
-        hidden = hidden_copies.find(snapshot, options, self.clock)
+        lags = lag.measure(snapshot)
+        hidden = hidden_copies.find(snapshot)
         return Look(snapshot, lags, self._differences, self.clock.now_ms(), hidden)

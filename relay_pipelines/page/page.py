@@ -75,12 +75,12 @@ class Page:
         return STATES[self.state].page
 
 
-def page_of(look: Look, mirror: Mirror) -> Page:
+def page_of(look: Look) -> Page:
     """Say what has been seen of a mirror."""
     snapshot = look.snapshot
-    state, stalled = _judge(look, mirror)
+    state, stalled = _judge(look)
     return Page(
-        mirror=snapshot.mirror,
+        mirror=snapshot.name,
         state=state,
         taken_ms=look.taken_ms,
         lag=total(look.lags.values()),
@@ -94,8 +94,8 @@ def page_of(look: Look, mirror: Mirror) -> Page:
         held=(
             *held.of_guards(look),
             *held.of_topics(look, stalled),
-            *held.open_transactions(look, mirror),
-            *held.hidden_copies(look, mirror),
+            *held.open_transactions(look),
+            *held.hidden_copies(look),
         ),
         findings=(
             *(
@@ -108,7 +108,7 @@ def page_of(look: Look, mirror: Mirror) -> Page:
                 for each in snapshot.verdicts
                 if not each.eligible
             ),
-            *findings.of_topics(snapshot, mirror),
+            *findings.of_topics(snapshot),
             *_of_configs(look),
         ),
     )
@@ -134,7 +134,7 @@ def page_unreachable(
     return Page(mirror, state, now_ms, error=str(error), since_ms=since_ms)
 
 
-def _judge(look: Look, mirror: Mirror) -> tuple[State, list[str]]:
+def _judge(look: Look) -> tuple[State, list[str]]:
     """Return the state of what is not held back, and the topics that alone are not copied."""
     positions, guarded = look.snapshot.positions, look.snapshot.guarded
     if not positions and not guarded:
@@ -144,31 +144,33 @@ def _judge(look: Look, mirror: Mirror) -> tuple[State, list[str]]:
     waiting = _by_topic(
         {tp: lag for tp, lag in look.lags.items() if lag.records and tp not in guarded}
     )
-    if waiting and _stands_still(look, mirror, waiting):
+    if waiting and _stands_still(look, waiting):
         return State.NOT_COPYING, []
     commits = _Commits(look.snapshot.checkpoints)
     late = {
         topic: _quiet_seconds(look, commits.of(topic), lag)
         for topic, lag in waiting.items()
-        if (lag.seconds or 0.0) > _target_seconds(mirror, topic)
+        if (lag.seconds or 0.0) > _target_seconds(look.snapshot.sides.mirror, topic)
     }
     stalled = [
         topic
         for topic, quiet in late.items()
-        if quiet > _target_seconds(mirror, topic) >= _seconds_since(look, commits.of_others(topic))
+        if quiet
+        > _target_seconds(look.snapshot.sides.mirror, topic)
+        >= _seconds_since(look, commits.of_others(topic))
     ]
     if late.keys() - stalled:
         return State.BEHIND, stalled
     return State.COPYING if waiting.keys() - stalled else State.UP_TO_DATE, stalled
 
 
-def _stands_still(look: Look, mirror: Mirror, waiting: Mapping[str, PartitionLag]) -> bool:
+def _stands_still(look: Look, waiting: Mapping[str, PartitionLag]) -> bool:
     """Whether nobody has committed for longer than a copy may take to begin, or ever."""
     copier = _copier(look.snapshot.checkpoints.values())
     if copier is None:
         return True
     quiet = _quiet_seconds(look, copier.committed_at_ms, total(waiting.values()))
-    every = max(mirror.window_of(topic).every for topic in waiting) / 1000
+    every = max(look.snapshot.sides.mirror.window_of(topic).every for topic in waiting) / 1000
     return quiet > max(_QUIET_SECONDS, _QUIET_WINDOWS * every)
 
 

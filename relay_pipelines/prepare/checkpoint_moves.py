@@ -44,7 +44,7 @@ def move_checkpoint(
         RelayError: the destination does not answer, or refuses.
     """
     tp = moved.source
-    home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(snapshot.mirror, tp))
+    home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(snapshot.name, tp))
     known = snapshot.checkpoints.get(tp), snapshot.checkpoint_ends.get(home, 0)
     moved, entry = ledger_topic.chained(moved, gap_entry(moved, *gap, copies_end=copies_end))
     return replace_checkpoint(client, snapshot.owner_of(tp), known, moved, entry)
@@ -91,7 +91,7 @@ def checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoi
         return snapshot.checkpoints[tp]
     to = snapshot.destination_of(tp)
     return replace(
-        Checkpoint.initial(snapshot.mirror, tp, to, position.begin),
+        Checkpoint.initial(snapshot.name, tp, to, position.begin),
         node=snapshot.node.name,
         policy=snapshot.record_policy[tp.topic].digests,
     )

@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from relay_pipelines.errors import together
 from relay_pipelines.finding import Finding, of_errors
 from relay_pipelines.prepare import topic_configs, topics
-from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-def of_topics(snapshot: ClusterSnapshot, mirror: Mirror) -> Iterator[Finding]:
+def of_topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield what is noteworthy about the topics of the source."""
     yield from snapshot.all_takeovers
     yield from topics.deleted(snapshot)
     yield from of_errors(topics.unseen(snapshot))
-    yield from topics.nothing_selected(snapshot, mirror.topics.allow)
+    yield from topics.nothing_selected(snapshot, snapshot.sides.mirror.topics.allow)
 
 
-def of_configs(snapshot: ClusterSnapshot, mirror: Mirror) -> Iterator[Finding]:
+def of_configs(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield what is noteworthy about the topics of the destination.
 
     Args:
@@ -27,10 +26,10 @@ def of_configs(snapshot: ClusterSnapshot, mirror: Mirror) -> Iterator[Finding]:
     """
     yield from topics.conflicts(snapshot)
     for difference in topic_configs.differences(snapshot):
-        yield difference.finding(sync=mirror.topics.sync_configs)
+        yield difference.finding(sync=snapshot.sides.mirror.topics.sync_configs)
     yield from of_errors(together(topics.too_small(snapshot).values()))
 
 
-def of_snapshot(snapshot: ClusterSnapshot, mirror: Mirror) -> list[Finding]:
+def of_snapshot(snapshot: ClusterSnapshot) -> list[Finding]:
     """Return all of it."""
-    return [*of_topics(snapshot, mirror), *of_configs(snapshot, mirror)]
+    return [*of_topics(snapshot), *of_configs(snapshot)]

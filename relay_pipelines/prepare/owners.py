@@ -19,10 +19,9 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, DoubtRecord, OwnerRecord
 from relay_pipelines.ledger.fencing import abort_leftovers, commit, commit_unseen, fence, take_over
-from relay_pipelines.model import Cluster, CopyOptions, CopyRange, TopicPartition
+from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import claimant_id, moved_error, moved_id, own_id, present_owner
-from relay_pipelines.protocol.client import ClusterClient, destination_client
-from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.retries import impatient
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -33,7 +32,7 @@ _AT_ONCE = 100
 
 
 def claim(
-    snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], options: CopyOptions, clock: Clock
+    snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], options: CopyOptions | None = None
 ) -> dict[TopicPartition, RelayError]:
     """Make the owner of every range the transactional id under which it is to be copied.
 
@@ -47,7 +46,8 @@ def claim(
         FencedError: other runs claim them for `give_up_after_ms`.
         RelayError: the destination does not answer, or refuses.
     """
-    mirror = snapshot.mirror
+    mirror = snapshot.name
+    options = options or snapshot.sides.options
     # those that fence each other must leave each other ever more room
     options = replace(
         options,
@@ -57,7 +57,7 @@ def claim(
     wanted = {each.source.topic_partition: each.owner for each in ranges}
     # what has moved is no run's: only the one who takes the move back claims it
     moved: dict[str, RelayError] = {moved_id(mirror): moved_error(mirror)}
-    with destination_client(mirror, snapshot.destination, options, clock) as client:
+    with snapshot.destination_client(options=options) as client:
         return claim_for(client, mirror, wanted, known, moved)
 
 
@@ -105,9 +105,7 @@ def claim_for(
     return {tp: failed[owner].of(tp) for owner, claimed in foreign.items() for tp in claimed}
 
 
-def give_back(
-    snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], options: CopyOptions, clock: Clock
-) -> None:
+def give_back(snapshot: ClusterSnapshot, ranges: Sequence[CopyRange]) -> None:
     """End what is left of a run: its tasks commit nothing after this, whether or not they live.
 
     A task that is fenced takes an id that it shares back, so those topic-partitions lose their
@@ -120,17 +118,17 @@ def give_back(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    mirror = snapshot.mirror
+    mirror = snapshot.name
     owners = {copy_range.source.topic_partition: copy_range.owner for copy_range in ranges}
     own = {owner for tp, owner in owners.items() if owner == own_id(mirror, tp)}
-    with destination_client(mirror, snapshot.destination, options, clock) as client:
+    with snapshot.destination_client() as client:
         fence(client, own, patient=False)
     free = [
         replace(copy_range, owner=claimant_id(mirror))
         for copy_range in ranges
         if copy_range.owner not in own
     ]
-    claim(replace(snapshot, owners=owners), free, impatient(options), clock)
+    claim(replace(snapshot, owners=owners), free, impatient(snapshot.sides.options))
 
 
 class _EndedError(Exception):
@@ -198,12 +196,7 @@ def _claim(
     return pending
 
 
-def note_doubts(
-    snapshot: ClusterSnapshot,
-    reached: Mapping[TopicPartition, int],
-    options: CopyOptions,
-    clock: Clock,
-) -> None:
+def note_doubts(snapshot: ClusterSnapshot, reached: Mapping[TopicPartition, int]) -> None:
     """Write that the source holds another log than was copied.
 
     Args:
@@ -212,11 +205,13 @@ def note_doubts(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    name = snapshot.mirror
-    with destination_client(name, snapshot.destination, options, clock) as client:
+    name = snapshot.name
+    with snapshot.destination_client() as client:
         records = [
             checkpoint.doubt_record(
-                DoubtRecord(name, source, offset, snapshot.generation_of(source), clock.now_ms())
+                DoubtRecord(
+                    name, source, offset, snapshot.generation_of(source), client.clock.now_ms()
+                )
             )
             for source, offset in reached.items()
         ]
@@ -229,29 +224,23 @@ def note_doubts(
             client.retry(write)
 
 
-def set_quarantine(
-    name: str,
-    destination: Cluster,
-    reasons: Mapping[str, str],
-    options: CopyOptions,
-    clock: Clock,
-) -> None:
+def set_quarantine(client: ClusterClient, reasons: Mapping[str, str]) -> None:
     """Write why nodes must not be read; the checkpoint topic must exist at the destination.
 
     Args:
+        client: of the destination.
         reasons: by node name; an empty one ends the quarantine.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    with destination_client(name, destination, options, clock) as client:
-        for node, why in reasons.items():
-            write = partial(_write, client, name, node, why)
-            client.retry(write)
+    for node, why in reasons.items():
+        write = partial(_write, client, node, why)
+        client.retry(write)
 
 
-def _write(client: ClusterClient, name: str, node: str, why: str) -> None:
+def _write(client: ClusterClient, node: str, why: str) -> None:
     # no task uses this id: topic names are never empty
-    producer = take_over(client, f"relay.{name}..{node}")
-    record = checkpoint.quarantine_record(name, node, why, client.clock.now_ms())
+    producer = take_over(client, f"relay.{client.mirror}..{node}")
+    record = checkpoint.quarantine_record(client.mirror, node, why, client.clock.now_ms())
     commit(client, producer, [record])

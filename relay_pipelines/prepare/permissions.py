@@ -27,9 +27,10 @@ from relay_pipelines.protocol.admin import (
     topic_acls,
     unreadable,
 )
-from relay_pipelines.protocol.client import ClusterClient, destination_client, source_client
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -37,20 +38,17 @@ _STATE_TOPICS = (checkpoint.TOPIC, ledger_topic.TOPIC)
 _REFUSED = frozenset({29, 53})  # TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def missing_permissions(snapshot: ClusterSnapshot, mirror: Mirror) -> Iterator[RelayError]:
+def missing_permissions(snapshot: ClusterSnapshot) -> Iterator[RelayError]:
     """Yield the first missing permission for each of reading, creating, writing and configuring.
 
     Covers only what a broker can be asked. Nothing is written.
     """
-    name, options = snapshot.mirror, mirror.copy_options
-    with (
-        source_client(name, snapshot.node, options) as source,
-        destination_client(name, snapshot.destination, options) as destination,
-    ):
+    mirror = snapshot.sides.mirror
+    with snapshot.source_client() as source, snapshot.destination_client() as destination:
         attempts: list[Callable[[], None]] = [
             lambda: _read(source, snapshot.destinations),
             lambda: _read(destination, _STATE_TOPICS),
-            lambda: _create(destination, snapshot, mirror.destination.replication_factor),
+            lambda: _create(destination, snapshot),
             lambda: _write(destination, snapshot),
             lambda: alter_topic_configs(
                 destination,
@@ -73,12 +71,11 @@ def _read(client: ClusterClient, names: Collection[str]) -> None:
         )
 
 
-def _create(
-    client: ClusterClient, snapshot: ClusterSnapshot, replication_factor: int | None
-) -> None:
+def _create(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
     wanted = topics.to_create(snapshot, topics.known_keys(client, snapshot))
     new = absent(client, wanted)
-    create_topics(client, new, replication_factor, validate_only=True)
+    factor = snapshot.sides.mirror.destination.replication_factor
+    create_topics(client, new, factor, validate_only=True)
     _require_only_validated(client, new)
     grow_topics(client, topics.to_grow(snapshot), validate_only=True)
 
@@ -104,7 +101,7 @@ def _write(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
     """
     if not snapshot.positions:
         return
-    name = own_id(snapshot.mirror, snapshot.positions[0].topic_partition)
+    name = own_id(snapshot.name, snapshot.positions[0].topic_partition)
     # one id, as the same prefix grants the others
     written = dict.fromkeys(
         [*(to.topic for to in snapshot.accepted_targets.values()), *_STATE_TOPICS]
@@ -158,11 +155,10 @@ def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
         PermissionDeniedError: the user may not describe one of the clusters.
         RelayError: one of them does not answer.
     """
-    snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, configs=False)
-    options = mirror.copy_options
+    snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror, clock), configs=False)
     with (
-        source_client(name, snapshot.node, options, clock, "acls") as source,
-        destination_client(name, snapshot.destination, options, clock, "acls") as destination,
+        snapshot.source_client("acls") as source,
+        snapshot.destination_client("acls") as destination,
     ):
         source_acls, destination_acls = (
             client.retry(partial(topic_acls, client)) for client in (source, destination)

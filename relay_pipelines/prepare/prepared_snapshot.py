@@ -29,17 +29,13 @@ from relay_pipelines.prepare.checkpoint_moves import (
     move_checkpoint,
     without_logs,
 )
-from relay_pipelines.protocol.client import ClusterClient, destination_client, source_client
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.snapshot import state_topics
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 def prepare_snapshot(
     take_snapshot: Callable[[], ClusterSnapshot],
-    mirror: Mirror,
-    clock: Clock,
     waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
 ) -> ClusterSnapshot:
     """Take a snapshot, write what a run must know before it copies, and take it again.
@@ -59,19 +55,19 @@ def prepare_snapshot(
     if waits(snapshot):
         return snapshot
     if not snapshot.checkpoints:
-        _prove_clusters(snapshot, mirror, clock)
+        _prove_clusters(snapshot)
     while snapshot.new_starts:
         # fenced by another driver that records the same starts: the next snapshot has them
         with suppress(FencedError):
-            record_starts(snapshot, mirror, clock)
+            record_starts(snapshot)
         snapshot = take_snapshot()
-    if mirror.on_data_loss is OnDataLoss.FAIL or not snapshot.lost:
+    if snapshot.sides.mirror.on_data_loss is OnDataLoss.FAIL or not snapshot.lost:
         return snapshot
-    accepted = accept_losses(snapshot, mirror, clock)
+    accepted = accept_losses(snapshot)
     return replace(take_snapshot(), accepted=tuple(accepted))
 
 
-def _prove_clusters(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> None:
+def _prove_clusters(snapshot: ClusterSnapshot) -> None:
     """Connect to the brokers of both clusters, before anything is copied.
 
     Raises:
@@ -79,16 +75,15 @@ def _prove_clusters(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> 
         UnsupportedError: a broker does not serve what a copy needs.
         RelayError: no broker answers.
     """
-    options = mirror.copy_options
     with (
-        source_client(snapshot.mirror, snapshot.node, options, clock) as source,
-        destination_client(snapshot.mirror, snapshot.destination, options, clock) as destination,
+        snapshot.source_client() as source,
+        snapshot.destination_client() as destination,
     ):
         for client in (source, destination):
             client.retry(client.refuse_other_clusters)
 
 
-def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> None:
+def record_starts(snapshot: ClusterSnapshot) -> None:
     """Write the start records of a snapshot in one transaction; existing ones are kept.
 
     Those of a mirror's first run are written all together or, if another driver was first, not.
@@ -97,14 +92,13 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
         FencedError: another driver records starts of this mirror at the same time.
         RelayError: the destination does not answer, or refuses.
     """
-    options = mirror.copy_options
-    topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
-    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
+    topics.create_state_topics(snapshot)
+    with snapshot.destination_client() as client:
         # one id for all topics: only the last driver that takes it over can commit, and that driver
         # has read what the others committed
-        producer = take_over(client, start_id(snapshot.mirror))
+        producer = take_over(client, start_id(snapshot.name))
         checkpoint.wait_for_open_transactions(client, checkpoint.homes(checkpoint.TOPIC))
-        committed = checkpoint.read_all(client, snapshot.mirror)
+        committed = checkpoint.read_all(client, snapshot.name)
         is_first = any(not start.topic for start in snapshot.new_starts)
         if is_first and committed.has_begun:
             return
@@ -121,7 +115,7 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
 _LOG = logging.getLogger(__name__)
 
 
-def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> list[DataLossError]:
+def accept_losses(snapshot: ClusterSnapshot) -> list[DataLossError]:
     """Move every checkpoint with a loss to where the copy can resume, and return what was lost.
 
     A checkpoint that has moved since the snapshot is left alone: another driver has dealt with it.
@@ -129,10 +123,9 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    options = mirror.copy_options
     accepted: list[DataLossError] = []
-    topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
-    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
+    topics.create_state_topics(snapshot)
+    with snapshot.destination_client() as client:
         for position in snapshot.lost:
             tp = position.topic_partition
             try:
@@ -140,14 +133,14 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
             except FencedError:
                 continue  # another driver deals with it at the same time
             except TransactionPendingError as failed:  # of this id, not of the destination
-                _LOG.warning("%s: %s; the loss stays held back", snapshot.mirror, failed.of(tp))
+                _LOG.warning("%s: %s; the loss stays held back", snapshot.name, failed.of(tp))
                 continue
             except RetriableError as failed:
                 if not accepted:
                     raise
                 _LOG.warning(
                     "%s: %s; losses that are not accepted yet stay held back",
-                    snapshot.mirror,
+                    snapshot.name,
                     failed,
                 )
                 break

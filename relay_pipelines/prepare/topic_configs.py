@@ -9,10 +9,8 @@ from functools import partial
 
 from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.finding import Finding, Kind, warning
-from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.admin import alter_topic_configs, topic_configs
-from relay_pipelines.protocol.client import ClusterClient, destination_client
-from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.recent_configs import Configs
@@ -100,7 +98,7 @@ def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str]]:
 
 
 def sync(
-    snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock
+    snapshot: ClusterSnapshot,
 ) -> tuple[ClusterSnapshot, list[Difference], dict[str, RelayError]]:
     """Make the destination's configuration equal to the source's, of topics this mirror copied to.
 
@@ -117,8 +115,7 @@ def sync(
     wanted = changes(snapshot)
     if not wanted:
         return snapshot, [], {}
-    name = snapshot.mirror
-    with destination_client(name, snapshot.destination, options, clock) as client:
+    with snapshot.destination_client() as client:
         alter = partial(alter_topic_configs, client)
         refused = client.retry_each(alter, wanted)
         done = [

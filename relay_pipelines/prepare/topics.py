@@ -15,7 +15,7 @@ from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import CreatedRecord
 from relay_pipelines.ledger.fencing import commit, take_over
-from relay_pipelines.model import Cluster, CopyOptions, TimestampType, TopicPartition
+from relay_pipelines.model import TimestampType, TopicPartition
 from relay_pipelines.plan.owners import start_id
 from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol.admin import (
@@ -28,11 +28,10 @@ from relay_pipelines.protocol.admin import (
 )
 from relay_pipelines.protocol.client import (
     ClusterClient,
-    destination_client,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.protocol.producer import timeout_too_long
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -189,9 +188,7 @@ def _too_small(snapshot: ClusterSnapshot) -> dict[str, int]:
     }
 
 
-def create(
-    snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock
-) -> dict[str, RelayError]:
+def create(snapshot: ClusterSnapshot) -> dict[str, RelayError]:
     """Create missing topics, add partitions, and wait until every new one has a serving leader.
 
     Returns:
@@ -204,14 +201,14 @@ def create(
     refused = too_small(snapshot)
     growing = to_grow(snapshot)
     if to_create(snapshot):
-        name = snapshot.mirror
-        with destination_client(name, snapshot.destination, options, clock) as client:
-            _create_state(client, name, replication_factor)
+        factor = snapshot.sides.mirror.destination.replication_factor
+        with snapshot.destination_client() as client:
+            _create_state(client, factor)
             known = client.retry(partial(known_keys, client, snapshot))
             new = missing(snapshot, known)
-            refused |= _create_mirrored(client, name, new, replication_factor)
+            refused |= _create_mirrored(client, new, factor)
     if growing:
-        refused |= _grow(snapshot, growing, options, clock)
+        refused |= _grow(snapshot, growing)
     return by_source(snapshot, refused)
 
 
@@ -227,32 +224,25 @@ def by_source(
     }
 
 
-def create_state_topics(
-    snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock
-) -> None:
+def create_state_topics(snapshot: ClusterSnapshot) -> None:
     """Create the checkpoint topic and the ledger if they are missing.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
     if not snapshot.checkpoint_ends:
-        create_state(snapshot.mirror, snapshot.destination, replication_factor, options, clock)
+        with snapshot.destination_client() as client:
+            _create_state(client, snapshot.sides.mirror.destination.replication_factor)
 
 
-def create_state(
-    mirror: str,
-    destination: Cluster,
-    replication_factor: int | None,
-    options: CopyOptions,
-    clock: Clock,
-) -> None:
+def create_state(sides: Sides) -> None:
     """Create the checkpoint topic and the ledger, each if it is missing.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    with destination_client(mirror, destination, options, clock) as client:
-        _create_state(client, mirror, replication_factor)
+    with sides.destination() as client:
+        _create_state(client, sides.mirror.destination.replication_factor)
 
 
 def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
@@ -374,14 +364,14 @@ def require_transaction_timeout(client: ClusterClient) -> None:
             raise timeout_too_long(client, most.value)
 
 
-def _create_state(client: ClusterClient, mirror: str, replication_factor: int | None) -> None:
+def _create_state(client: ClusterClient, replication_factor: int | None) -> None:
     """Create the topics of the mirror's state, before others whose logs a broker opens first.
 
     The broker creates `__transaction_state` when somebody first looks for a coordinator.
     """
     client.retry(partial(require_transaction_timeout, client))
     with suppress(RelayError):  # whoever needs the coordinator looks again, and waits for it
-        client.coordinator(start_id(mirror))
+        client.coordinator(start_id(client.mirror))
     _, refused = _create(client, STATE_TOPICS, replication_factor)
     for error in refused.values():
         raise error
@@ -389,12 +379,12 @@ def _create_state(client: ClusterClient, mirror: str, replication_factor: int | 
 
 
 def _create_mirrored(
-    client: ClusterClient, mirror: str, wanted: Sequence[NewTopic], replication_factor: int | None
+    client: ClusterClient, wanted: Sequence[NewTopic], replication_factor: int | None
 ) -> dict[str, RelayError]:
     """Create topics; note that they are ours while the brokers open their logs."""
     created, refused = _create(client, wanted, replication_factor)
     if ours := created - refused.keys():
-        client.retry(partial(_note_created, client, mirror, ours), also=(FencedError,))
+        client.retry(partial(_note_created, client, ours), also=(FencedError,))
     wait_for_leaders(
         client, {topic.name: topic.partitions for topic in wanted if topic.name not in refused}
     )
@@ -420,23 +410,21 @@ def _create(
     return created, refused
 
 
-def _note_created(client: ClusterClient, mirror: str, topics: Collection[str]) -> None:
+def _note_created(client: ClusterClient, topics: Collection[str]) -> None:
     """Commit which topics we have created, so that they may grow before anything was copied."""
     records = []
     for name, topic in client.metadata(sorted(topics)).topics.items():
         if topic.error_code:  # this broker has not heard of it yet
             raise client.failure(topic.error_code, f"Metadata of topic {name}")
         if topic.topic_id:  # brokers before 2.8 have none
-            created = CreatedRecord(mirror, name, topic.topic_id, client.clock.now_ms())
+            created = CreatedRecord(client.mirror, name, topic.topic_id, client.clock.now_ms())
             records.append(checkpoint.created_record(created))
     if records:
-        commit(client, take_over(client, start_id(mirror)), records)
+        commit(client, take_over(client, start_id(client.mirror)), records)
 
 
-def _grow(
-    snapshot: ClusterSnapshot, growing: Mapping[str, int], options: CopyOptions, clock: Clock
-) -> dict[str, RelayError]:
-    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
+def _grow(snapshot: ClusterSnapshot, growing: Mapping[str, int]) -> dict[str, RelayError]:
+    with snapshot.destination_client() as client:
         grow = partial(grow_topics, client)
         refused = client.retry_each(grow, growing)
         grown = {topic: count for topic, count in growing.items() if topic not in refused}

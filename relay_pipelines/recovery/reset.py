@@ -15,9 +15,7 @@ from relay_pipelines.errors import DestinationTopicLostError, FencedError, Relay
 from relay_pipelines.model import Checkpoint, OffsetRange, Policy, TopicPartition
 from relay_pipelines.plan.positions import Position, checkpoint_lost, losses, unknown_beginning
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint, without_logs
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED, destination_client
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -143,7 +141,7 @@ def _with_reason(planned: Reset) -> Reset:
 
 
 def already_held(
-    snapshot: ClusterSnapshot, mirror: Mirror, resets: Iterable[Reset], clock: Clock
+    snapshot: ClusterSnapshot, resets: Iterable[Reset]
 ) -> dict[TopicPartition, OffsetRange]:
     """Return what the destinations hold to which offsets may be copied again, if not empty.
 
@@ -160,20 +158,19 @@ def already_held(
         and (topic := snapshot.destination_topics.get(reset.destination.topic))
         and reset.destination in topic.topic_partitions
     }
-    options = mirror.copy_options
-    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
+    if not partitions:
+        return {}
+    with snapshot.destination_client() as client:
 
         def ask() -> dict[TopicPartition, OffsetRange]:
             low = client.list_offsets(partitions, EARLIEST, READ_UNCOMMITTED)
             end = client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
             return {tp: OffsetRange(tp, low[tp], end[tp]) for tp in partitions if low[tp] < end[tp]}
 
-        return client.retry(ask) if partitions else {}
+        return client.retry(ask)
 
 
-def execute(
-    snapshot: ClusterSnapshot, mirror: Mirror, resets: Sequence[Reset], clock: Clock
-) -> Iterator[tuple[Reset, bool]]:
+def execute(snapshot: ClusterSnapshot, resets: Sequence[Reset]) -> Iterator[tuple[Reset, bool]]:
     """Move the checkpoints, and yield for each whether it was moved.
 
     One that has changed since the snapshot is left alone: another run copies it.
@@ -182,12 +179,11 @@ def execute(
         FencedError: other runs take the ids over again and again.
         RelayError: the destination does not answer, or refuses.
     """
-    options = mirror.copy_options
-    with destination_client(snapshot.mirror, snapshot.destination, options, clock) as client:
+    with snapshot.destination_client() as client:
         for reset in resets:
             if reset.checkpoint is None or reset.stays:
                 continue
-            moved = _moved(snapshot, reset, reset.checkpoint, clock.now_ms())
+            moved = _moved(snapshot, reset, reset.checkpoint, client.clock.now_ms())
             nothing = OffsetRange(reset.topic_partition, moved.next_offset, moved.next_offset)
             # its policy says what was decided: no offset means anything else than before
             why = "" if reset.decides_only else f"`relay reset --to-{reset.to}`: it {reset.what}"

@@ -9,6 +9,7 @@ from relay_pipelines.output.formatting import stdout
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import reset
 from relay_pipelines.recovery.reset import ResetTo
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 
 
@@ -35,7 +36,7 @@ def run(
     names = [mirror_name] if mirror_name else []
     name, mirror = the_mirror(invocation.settings(), names, "a reset is of")
     with invocation.reporting_errors(name):
-        snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, topic, configs=False)
+        snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror, clock), topic, configs=False)
         for unknown in snapshot.held_back:  # these stay as they are
             invocation.fail(unknown, name)
         resets = reset.plan_resets(snapshot, to)
@@ -44,14 +45,14 @@ def run(
                 invocation.fail(each.error, name)
                 continue
             stdout().print(f"{name}: {each.topic_partition}: {each.what}", soft_wrap=True)
-        for held in reset.already_held(snapshot, mirror, resets, clock).values():
+        for held in reset.already_held(snapshot, resets).values():
             messages.warning(
                 f"{name}: {held.topic_partition} already holds the offsets [{held.start},"
                 f" {held.end}); if they are copies of the same records, those are there twice then"
             )
         if not execute and not all(each.stays for each in resets):
             stdout().print(f"{name}: nothing is changed; add --execute to do it", soft_wrap=True)
-        for each, is_moved in reset.execute(snapshot, mirror, resets if execute else [], clock):
+        for each, is_moved in reset.execute(snapshot, resets if execute else []):
             if is_moved:
                 continue
             error = StalePlanError(

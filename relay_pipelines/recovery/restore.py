@@ -131,12 +131,11 @@ def execute(
         FencedError: other runs take the ids over again and again.
         RelayError: the destination does not answer, or refuses.
     """
-    options, destination = mirror.copy_options, mirror.destination_cluster
     if not restores.changes:
         return
-    factor = mirror.destination.replication_factor
-    topics.create_state(name, destination, factor, options, clock)
-    with destination_client(name, destination, options, clock, "restore") as client:
+    sides = Sides(name, mirror, clock)
+    topics.create_state(sides)
+    with sides.destination("restore") as client:
         for each in restores.states:
             again = [
                 restore.source

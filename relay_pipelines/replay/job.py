@@ -94,10 +94,8 @@ def _replay(
     replay = start_replay(replay, clock)
     result = run(
         replay.plan,
-        replay.mirror,
         session,
         [RunLog(log, clock.monotonic() - began)],
-        clock,
         stop=stop,
         run_id=context.run_id,
         scope=topic_scope(replay.start.topic),

@@ -157,7 +157,7 @@ def plan_replay(
     """
     replay = _planned(mirrors, name, request, clock)
     if replay.plan.windows:
-        require_copyable(replay.plan.snapshot, replay.mirror, session)
+        require_copyable(replay.plan.snapshot, session)
     return replay
 
 
@@ -199,7 +199,7 @@ def start_replay(replay: Replay, clock: Clock) -> Replay:
     while not found:
         # fenced by another process that starts the same replay: its record is there the next time
         with suppress(FencedError):
-            record_starts(snapshot, replay.mirror, clock)
+            record_starts(snapshot)
         found = read_checkpoints(Sides(replay.name, replay.mirror, clock), settled=True).starts
     assert start.replay is not None
     for each in found.values():
@@ -236,7 +236,9 @@ def copy_replay(
         planned = start_replay(planned, clock)
     with session.deferring():
         return run(
-            *(planned.plan, planned.mirror, session, observers, clock),
+            planned.plan,
+            session,
+            observers,
             stop=session.stopped,
             scope=topic_scope(planned.start.topic),
         )
@@ -364,7 +366,7 @@ def _snapshot(
     name: str, mirror: Mirror, topic: str, clock: Clock, *, configs: bool = True
 ) -> ClusterSnapshot:
     return cluster_snapshot.take_snapshot(
-        name, mirror, clock, only_topic=topic, configs=configs, refuse_loops=False
+        Sides(name, mirror, clock), only_topic=topic, configs=configs, refuse_loops=False
     )
 
 
@@ -519,11 +521,10 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
         )
 
 
-def require_copyable(snapshot: ClusterSnapshot, own: Mirror, session: Callable[[], Any]) -> None:
+def require_copyable(snapshot: ClusterSnapshot, session: Callable[[], Any]) -> None:
     """Refuse a replay whose target, permissions, classes or SQL would fail it.
 
     Args:
-        own: the mirror that the replay is.
         session: as of `plan_replay`.
 
     Raises:
@@ -535,7 +536,7 @@ def require_copyable(snapshot: ClusterSnapshot, own: Mirror, session: Callable[[
         user_class.construct_all(sources.fix(policy))
     problems = [
         *topics.too_small(snapshot).values(),
-        *permissions.missing_permissions(snapshot, own),
+        *permissions.missing_permissions(snapshot),
     ]
     for error in problems:
         raise error

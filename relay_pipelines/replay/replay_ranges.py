@@ -177,7 +177,7 @@ def _asked(
     limited = {position.topic_partition: position for position in wanted}
     # only the beginning comes from the time index: before it, all records are older than the span;
     # after the first one that is newer, there may be more of the span
-    spans = ranges_between(snapshot, request.from_ms or 0, None, mirror.copy_options, clock)
+    spans = ranges_between(snapshot, request.from_ms or 0, None)
     ranges = [span for span in spans if span.topic_partition in limited]
     findings = [
         warning(

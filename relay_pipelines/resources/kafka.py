@@ -11,6 +11,7 @@ import dagster as dg
 from relay_pipelines import settings
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.settings import Mirror, Settings
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -61,6 +62,10 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         """The mirror of that name."""
         return self.settings.mirror(name)
 
+    def sides(self, name: str) -> Sides:
+        """How to reach the two sides of the mirror of that name."""
+        return Sides(name, self.mirror(name), self.clock)
+
     def snapshot(
         self,
         name: str,
@@ -81,7 +86,10 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
             RelayError: no source node or no destination broker answers.
         """
         return cluster_snapshot.take_snapshot(
-            name, self.mirror(name), self.clock, belongs=belongs, configs=configs, patient=patient
+            self.sides(name),
+            belongs=belongs,
+            configs=configs,
+            patient=patient,
         )
 
 

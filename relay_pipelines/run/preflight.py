@@ -21,11 +21,12 @@ from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.topic_selection import matches_nothing, named_without_match, select
 from relay_pipelines.prepare import findings, permissions, topics
 from relay_pipelines.protocol import admin, error_codes
-from relay_pipelines.protocol.client import ClusterClient, destination_client
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, state_topics
 from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
 from relay_pipelines.user_sources import Sources
@@ -57,11 +58,11 @@ def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -
                 yield finding
     if all_answer:
         try:
-            snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, patient=False)
-            yield from _topics(name, mirror, snapshot)
-            yield from _state_topics(name, snapshot)
-            yield from _hidden(name, mirror, snapshot, clock)
-            yield from _shared(name, mirror, snapshot, {} if taken is None else taken)
+            snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror, clock), patient=False)
+            yield from _topics(snapshot)
+            yield from _state_topics(snapshot)
+            yield from _hidden(snapshot)
+            yield from _shared(snapshot, {} if taken is None else taken)
         except RelayError as error:
             yield _error(name, error)
 
@@ -186,47 +187,43 @@ def _copies_of_others(where: str, client: ClusterClient) -> Iterator[Finding]:
     )
 
 
-def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    yield from _patterns(name, mirror, snapshot)
+def _topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    yield from _patterns(snapshot)
     included = list(snapshot.destinations)
     if included:
         what = f"{_count(len(included), 'topic')} selected: {_some(included)}"
-        yield _ok(name, what)
-    for finding in findings.of_snapshot(snapshot, mirror):
-        yield finding.inside(name)
+        yield _ok(snapshot.name, what)
+    for finding in findings.of_snapshot(snapshot):
+        yield finding.inside(snapshot.name)
     for finding in topics.more_partitions(snapshot):
-        yield finding.inside(name)
+        yield finding.inside(snapshot.name)
     new = topics.missing(snapshot)
     if new:
         what = f"{_count(len(new), 'topic')} will be created at the destination"
-        yield _ok(name, what)
-    for error in permissions.missing_permissions(snapshot, mirror):
-        yield _error(name, error)
+        yield _ok(snapshot.name, what)
+    for error in permissions.missing_permissions(snapshot):
+        yield _error(snapshot.name, error)
     for loss in together(run_plan.plan(snapshot).data_losses):
-        yield _error(name, loss)
+        yield _error(snapshot.name, loss)
 
 
-def _state_topics(name: str, snapshot: ClusterSnapshot) -> Iterator[Finding]:
+def _state_topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     for topic in snapshot.state_topics:
         for error in state_topics.errors(topic):
-            yield _error(name, error)
+            yield _error(snapshot.name, error)
         for risk in state_topics.warnings(topic):
-            yield Finding.of(risk, Severity.WARNING).inside(name)
+            yield Finding.of(risk, Severity.WARNING).inside(snapshot.name)
 
 
-def _hidden(
-    name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock
-) -> Iterator[Finding]:
+def _hidden(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield the transactions of others that hide copies; those of copies end by themselves."""
-    options, now_ms = mirror.copy_options, clock.now_ms()
-    hidden = hidden_copies.find(snapshot, options, clock)
+    options, now_ms = snapshot.sides.options, snapshot.sides.clock.now_ms()
+    hidden = hidden_copies.find(snapshot)
     for error in hidden_copies.hanging(hidden, snapshot.destination, options, now_ms):
-        yield _error(name, error)
+        yield _error(snapshot.name, error)
 
 
-def _shared(
-    name: str, mirror: Mirror, snapshot: ClusterSnapshot, taken: Taken
-) -> Iterator[Finding]:
+def _shared(snapshot: ClusterSnapshot, taken: Taken) -> Iterator[Finding]:
     """Yield the other mirrors of the file that are to copy to the same topic-partitions."""
     unpinned = {topic for topic, to in snapshot.targets.items() if to.partition is None}
     partitions = [
@@ -234,17 +231,15 @@ def _shared(
         for position in snapshot.positions
         if position.topic_partition.topic in unpinned
     ]
-    with destination_client(name, mirror.destination_cluster, mirror.copy_options) as client:
-        cluster_id = client.metadata().cluster_id
     configured = defaultdict[str, set[str]](set)
     for tp in partitions:
-        other = taken.setdefault((cluster_id, tp), name)
-        if other != name:
+        other = taken.setdefault((snapshot.destination.id, tp), snapshot.name)
+        if other != snapshot.name:
             configured[other].add(tp.topic)
     for other, names in configured.items():
         what = f"mirror {other!r} copies to {_some(names)}, too"
         remedy = "give the copies of one of them another name with topics.rename"
-        yield _error(name, ConfigError(what, remedy=remedy))
+        yield _error(snapshot.name, ConfigError(what, remedy=remedy))
 
 
 def _some(names: Collection[str]) -> str:
@@ -252,14 +247,14 @@ def _some(names: Collection[str]) -> str:
     return ", ".join(first) + (f" and {more} more" if more > 0 else "")
 
 
-def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:
+def _patterns(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     shown = [
         decision.topic for decision in snapshot.decisions if not decision.topic.startswith("__")
     ]
     for key, patterns in (
-        ("allow", mirror.topics.allow),
-        ("deny", mirror.topics.deny),
-        ("overrides", mirror.topics.overrides),
+        ("allow", snapshot.sides.mirror.topics.allow),
+        ("deny", snapshot.sides.mirror.topics.deny),
+        ("overrides", snapshot.sides.mirror.topics.overrides),
     ):
         for pattern in matches_nothing(shown, patterns):
             if key == "allow" and set(named_without_match([pattern], shown)).intersection(
@@ -272,12 +267,14 @@ def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[
                 else "the source has no topics, or the user may see none"
             )
             what = f"{pattern!r} matches no topic of the source"
-            where = f"{name}: topics.{key}"
+            where = f"{snapshot.name}: topics.{key}"
             yield warning(Kind.PATTERN_WITHOUT_TOPIC, where, what, remedy)
-    if isinstance(mirror.topics.rename, dict):
-        for topic in sorted(set(mirror.topics.rename) - set(shown)):
+    if isinstance(snapshot.sides.mirror.topics.rename, dict):
+        for topic in sorted(set(snapshot.sides.mirror.topics.rename) - set(shown)):
             what, remedy = f"the source has no topic {topic!r}", nearest(topic, shown, "topics")
-            yield warning(Kind.PATTERN_WITHOUT_TOPIC, f"{name}: topics.rename", what, remedy)
+            yield warning(
+                Kind.PATTERN_WITHOUT_TOPIC, f"{snapshot.name}: topics.rename", what, remedy
+            )
 
 
 def _count(number: int, noun: str) -> str:

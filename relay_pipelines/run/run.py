@@ -25,15 +25,13 @@ from relay_pipelines.protocol.client import (
     LATEST,
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    destination_client,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import StoppableClock
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import hidden_copies
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:
@@ -71,10 +69,8 @@ def never() -> bool:
 
 def run(
     plan: RunPlan,
-    mirror: Mirror,
     session: Callable[[], Any],
     observers: Sequence[Observer],
-    clock: Clock,
     *,
     stop: Callable[[], bool] = never,
     run_id: str | None = None,
@@ -98,15 +94,15 @@ def run(
         sources: the files of the user's classes, which all tasks of the run import; read now if
             None.
     """
-    result = RunResult(plan.snapshot.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={})
+    result = RunResult(plan.snapshot.name, run_id=run_id or uuid.uuid4().hex[:12], topics={})
     result.errors += [*plan.data_losses, *topics.unseen(plan.snapshot)]
+    clock = plan.snapshot.sides.clock
     started = clock.monotonic()
-    sides = Sides(result.mirror, mirror, clock)
-    follower = LedgerFollower(sides.destination("ledger"), result.run_id)
+    follower = LedgerFollower(plan.snapshot.destination_client("ledger"), result.run_id)
     for observer in observers:
         observer.begin(plan)
     try:
-        _Run(mirror, follower, result, observers, clock, stop, sources or Sources()).copy(
+        _Run(plan.snapshot.sides, follower, result, observers, stop, sources or Sources()).copy(
             plan, session, scope
         )
     except RelayError as error:
@@ -126,21 +122,17 @@ class _Run:
 
     def __init__(
         self,
-        mirror: Mirror,
+        sides: Sides,
         follower: LedgerFollower,
         result: RunResult,
         observers: Sequence[Observer],
-        clock: Clock,
         stop: Callable[[], bool],
         sources: Sources,
     ) -> None:
-        self._mirror = mirror
-        self._options = mirror.copy_options
+        self._sides = sides
         self._follower = follower
         self._result = result
         self._observers = observers
-        self._clock = clock
-        self._stoppable_clock = StoppableClock(clock, stop)
         self._stop = stop
         self._sources = sources
 
@@ -170,28 +162,33 @@ class _Run:
             for observer in self._observers:
                 observer.submitted(about)
         job = self._job(plan)
-        jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self._clock)
+        jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self._sides.clock)
         self._watch(jobs)
         if self._result.interrupted or jobs.errors:
-            owners.give_back(plan.snapshot, ranges, self._options, self._clock)
+            owners.give_back(plan.snapshot, ranges)
         if self._is_destination_silent():
             return
         patient = not self._result.interrupted
         self._count(self._follower.finish(patient=patient))
-        hidden = _wait_until_visible(job, ranges, self._clock, patient=patient)
+        hidden = _wait_until_visible(plan.snapshot, ranges, patient=patient)
         self._result.errors += hidden
-        self._quarantine_diverged_nodes(job)
+        self._quarantine_diverged_nodes(plan.snapshot)
 
     def _sync_configs(self, plan: RunPlan) -> RunPlan:
-        if not self._mirror.topics.sync_configs:
+        if not self._sides.mirror.topics.sync_configs:
             return plan
         snapshot, self._result.reconfigured, at_destination = topic_configs.sync(
-            plan.snapshot, self._options, self._stoppable_clock
+            self._stoppable(plan.snapshot)
         )
         refused = topics.by_source(snapshot, at_destination)
         self._result.errors += refused.values()
         windows = [window for window in plan.windows if window.topic not in refused]
-        return replace(plan, snapshot=snapshot, windows=windows)
+        return replace(plan, snapshot=replace(snapshot, sides=self._sides), windows=windows)
+
+    def _stoppable(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """Return it with a clock whose waits end when the run is stopped."""
+        clock = StoppableClock(self._sides.clock, self._stop)
+        return replace(snapshot, sides=replace(self._sides, clock=clock))
 
     def _prepare(self, plan: RunPlan, planned: Sequence[CopyRange], scope: str) -> list[CopyRange]:
         """Make the destination ready; return what is to be copied, and under which ids.
@@ -199,7 +196,7 @@ class _Run:
         Args:
             planned: the ranges of the plan.
         """
-        snapshot = plan.snapshot
+        snapshot = self._stoppable(plan.snapshot)
         fixed = {
             record_policy: self._sources.fix(record_policy)
             for record_policy in {copy_range.record_policy for copy_range in planned}
@@ -207,37 +204,34 @@ class _Run:
         for record_policy in fixed.values():
             # an error in a class would fail every task
             user_class.construct_all(record_policy)
-        factor = self._mirror.destination.replication_factor
-        refused = topics.create(snapshot, factor, self._options, self._stoppable_clock)
+        refused = topics.create(snapshot)
         self._result.errors += refused.values()
         ready = [
             replace(copy_range, record_policy=fixed[copy_range.record_policy])
             for copy_range in planned
             if copy_range.source.topic_partition.topic not in refused
         ]
-        ranges = with_owners(
-            snapshot.mirror, scope, ready, plan.sizes_bytes, snapshot.pinned_topics
-        )
-        kept = owners.claim(snapshot, ranges, self._options, self._stoppable_clock)
+        ranges = with_owners(snapshot.name, scope, ready, plan.sizes_bytes, snapshot.pinned_topics)
+        kept = owners.claim(snapshot, ranges)
         self._result.errors += kept.values()
         return [each for each in ranges if each.source.topic_partition not in kept]
 
     def _job(self, plan: RunPlan) -> CopyJob:
         snapshot = plan.snapshot
         return CopyJob(
-            mirror=snapshot.mirror,
+            mirror=snapshot.name,
             run_id=self._result.run_id,
             node=snapshot.node,
             destination=snapshot.destination,
-            options=self._options,
+            options=self._sides.options,
             window=plan.frozen.key,
             other_nodes=snapshot.other_nodes,
-            node_timeout_ms=self._mirror.source.health.request_timeout,
+            node_timeout_ms=self._sides.mirror.source.health.request_timeout,
         )
 
     def _watch(self, jobs: SparkJobs) -> None:
         """Count what the Spark jobs commit until they end, or the run is stopped."""
-        result, began = self._result, self._clock.monotonic()
+        result, began = self._result, self._sides.clock.monotonic()
         try:
             while not jobs.ended(_POLL_SECONDS) and not result.interrupted:
                 entries = self._follower.poll()
@@ -252,7 +246,7 @@ class _Run:
         result.outcomes = jobs.outcomes
         if not result.interrupted:
             result.errors += jobs.errors
-        result.copying_seconds = self._clock.monotonic() - began
+        result.copying_seconds = self._sides.clock.monotonic() - began
 
     def _is_destination_silent(self) -> bool:
         """Whether tasks have waited in vain for the destination, and it is still not there."""
@@ -289,19 +283,19 @@ class _Run:
             if tp not in snapshot.doubted or offset != planned[tp]
         }
         if new:
-            owners.note_doubts(snapshot, new, self._mirror.copy_options, self._clock)
+            owners.note_doubts(snapshot, new)
 
-    def _quarantine_diverged_nodes(self, job: CopyJob) -> None:
+    def _quarantine_diverged_nodes(self, snapshot: ClusterSnapshot) -> None:
         result = self._result
         result.diverged = {
             node: why for outcome in result.outcomes for node, why in outcome.diverged.items()
         }
-        options = self._mirror.copy_options
-        owners.set_quarantine(job.mirror, job.destination, result.diverged, options, self._clock)
+        with snapshot.destination_client() as client:
+            owners.set_quarantine(client, result.diverged)
 
 
 def _wait_until_visible(
-    job: CopyJob, ranges: Sequence[CopyRange], clock: Clock, *, patient: bool
+    snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], *, patient: bool
 ) -> list[RelayError]:
     """Wait until readers of committed records see all copies.
 
@@ -311,8 +305,9 @@ def _wait_until_visible(
         what still hides copies after a while, such as a transaction of somebody else that hangs; an
             own one of another lane ends with its chunk.
     """
+    clock = snapshot.sides.clock
     deadline = clock.monotonic() + _VISIBLE_SECONDS
-    with destination_client(job.mirror, job.destination, job.options, clock) as client:
+    with snapshot.destination_client() as client:
 
         def end_offsets(of: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
             ask = partial(client.list_offsets, of, LATEST, isolation)
@@ -325,6 +320,8 @@ def _wait_until_visible(
             waiting = {tp for tp in waiting if stable[tp] < ends[tp]}
             if waiting:
                 clock.sleep(_VISIBLE_POLL_SECONDS)
-        ask = partial(hidden_copies.by_others, client, waiting, job.mirror)
+        ask = partial(hidden_copies.by_others, client, waiting, snapshot.name)
         transactions = client.retry(ask, patient=patient)
-        return [transaction.error(job.destination, clock.now_ms()) for transaction in transactions]
+        return [
+            transaction.error(snapshot.destination, clock.now_ms()) for transaction in transactions
+        ]

@@ -83,9 +83,7 @@ class RunPlan:
     def _copy_range(self, source: OffsetRange) -> CopyRange:
         snapshot, topic_partition = self.snapshot, source.topic_partition
         topic_limits = limits(snapshot, topic_partition.topic)
-        home = checkpoint.home(
-            checkpoint.TOPIC, checkpoint.key_of(snapshot.mirror, topic_partition)
-        )
+        home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(snapshot.name, topic_partition))
         return CopyRange(
             source=source,
             destination=snapshot.destination_of(topic_partition),

@@ -72,7 +72,7 @@ def build(
         settings, last = kafka.mirror(name), _Cursor.load(context.cursor)
         now = kafka.clock.now_ms() / 1000
         stored, unknown = _read_checkpoints(name, settings, kafka)
-        states = node_selection.probe(name, settings, kafka.clock, stored)
+        states = node_selection.probe(Sides(name, settings, kafka.clock), stored)
         verdicts = node_selection.choose_node(settings, states, stored).verdicts
         nodes = list(zip(states, verdicts, strict=True))
         repeat = now - last.at > _REPEAT_SECONDS

@@ -183,8 +183,7 @@ class _Tick:
         for line in map(str, topics.nothing_selected(snapshot, allow)):
             self.context.log.warning(line)
             self.remarks.append(line)
-        options = self.kafka.mirror(self._mirror).copy_options
-        self.hidden = hidden_copies.find(snapshot, options, self.kafka.clock)
+        self.hidden = hidden_copies.find(snapshot)
         found = self._shares(sorted(snapshot.destinations))
         return [(share, snapshot.only(share.belongs)) for share in found]
 

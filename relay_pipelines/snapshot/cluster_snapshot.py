@@ -14,6 +14,7 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, StartRecord
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
+    CopyOptions,
     Hop,
     NodeIdentity,
     Policy,
@@ -37,10 +38,9 @@ from relay_pipelines.plan.topic_selection import (
 )
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.admin import readable_topic_configs, sizes_on_disk
-from relay_pipelines.protocol.client import ClusterClient, destination_client, source_client
-from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import (
     node_selection,
     shared_destinations,
@@ -80,6 +80,7 @@ class ClusterSnapshot:
     """What both clusters look like.
 
     Args:
+        sides: how they were asked, and whoever acts on the snapshot asks them.
         node: the source node that was asked, and that a copy reads.
         decisions: on every topic of the source.
         targets: source topic -> destination topic, and the partition to which it is pinned, of the
@@ -121,7 +122,7 @@ class ClusterSnapshot:
         run_ends: as `CheckpointSnapshot.run_ends`.
     """
 
-    mirror: str
+    sides: Sides
     node: Cluster
     destination: Cluster
     decisions: Sequence[TopicDecision]
@@ -153,6 +154,27 @@ class ClusterSnapshot:
     at_destination: Metadata = field(default_factory=Metadata)
     passed: Mapping[str, tuple[Hop, ...]] = field(default_factory=dict)
     run_ends: RunEnds = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the mirror."""
+        return self.sides.name
+
+    def source_client(self, purpose: str = "") -> ClusterClient:
+        """Return a client of the node that was asked."""
+        return self.sides.source(self.node, purpose)
+
+    def destination_client(
+        self, purpose: str = "", options: CopyOptions | None = None
+    ) -> ClusterClient:
+        """Return a client of the destination that was asked; no other cluster is taken for it.
+
+        Args:
+            purpose: appended to the name that brokers see.
+            options: those of the mirror by default.
+        """
+        options = options or self.sides.options
+        return destination_client(self.name, self.destination, options, self.sides.clock, purpose)
 
     @cached_property
     def guarded(self) -> dict[TopicPartition, RelayError]:
@@ -210,7 +232,7 @@ class ClusterSnapshot:
     def owner_of(self, source: TopicPartition) -> str:
         """Return the transactional id that alone may copy a source topic-partition now."""
         is_copied = source in self.checkpoints
-        return present_owner(self.mirror, source, self.owners, is_copied=is_copied)
+        return present_owner(self.name, source, self.owners, is_copied=is_copied)
 
     def generation_of(self, source: TopicPartition) -> int:
         """Return the generation of a source topic-partition's checkpoint; 0 if there is none."""
@@ -300,9 +322,7 @@ def all_topics(_topic: str) -> bool:
 
 
 def take_snapshot(
-    name: str,
-    mirror: Mirror,
-    clock: Clock,
+    sides: Sides,
     only_topic: str | None = None,
     *,
     belongs: Belongs = all_topics,
@@ -333,31 +353,29 @@ def take_snapshot(
         ConfigError: `only_topic` is not mirrored.
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
-    options, began = mirror.copy_options, clock.monotonic()
+    options, began = sides.options, sides.clock.monotonic()
     # there is a last attempt that does not wait
     limit = options.give_up_after_ms / 2000 if options.give_up_after_ms >= 0 else _WAIT_SECONDS
     wait_seconds = min(_WAIT_SECONDS, limit) if patient else 0.0
 
     with (
         only_new_garbage_collected(),
-        destination_client(name, mirror.destination_cluster, options, clock) as destination,
+        sides.destination() as destination,
     ):
 
         def ask() -> ClusterSnapshot:
             at_destination = _shown(destination, _STATE_TOPICS)
             checkpoints = (
-                checkpoint.read_all(destination, name)
+                checkpoint.read_all(destination, sides.name)
                 if checkpoint.TOPIC in at_destination.topics
                 else CheckpointSnapshot()
             )
-            waits = clock.monotonic() - began < wait_seconds
-            selection = node_selection.select_node(
-                name, mirror, checkpoints, clock, first_node, waits=waits
-            )
+            waits = sides.clock.monotonic() - began < wait_seconds
+            selection = node_selection.select_node(sides, checkpoints, first_node, waits=waits)
             # with other nodes to fail over to, do not wait as long for one that hangs
-            of_node = mirror.health_options if selection.others else options
-            with source_client(name, selection.node, of_node, clock) as source:
-                builder = _SnapshotBuilder(name, mirror, source, destination, at_destination)
+            of_node = sides.mirror.health_options if selection.others else None
+            with sides.source(selection.node, options=of_node) as source:
+                builder = _SnapshotBuilder(sides, source, destination, at_destination)
                 return builder.build(
                     selection,
                     checkpoints,
@@ -416,14 +434,12 @@ class _SnapshotBuilder:
 
     def __init__(
         self,
-        name: str,
-        mirror: Mirror,
+        sides: Sides,
         source: ClusterClient,
         destination: ClusterClient,
         at_destination: Metadata,
     ) -> None:
-        self._name = name
-        self._mirror = mirror
+        self._sides = sides
         self._source = source
         self._destination = destination
         self._at_source = source.metadata()
@@ -446,7 +462,7 @@ class _SnapshotBuilder:
         unreadable = self._ask_for_unlisted(checkpoints, only_topic, belongs)
         topics = self._select_topics(only_topic, belongs)
         sources = Sources()
-        named_policies = self._mirror.record_policies(topics.names)
+        named_policies = self._sides.mirror.record_policies(topics.names)
         policies = {topic: sources.fix(policy) for topic, policy in named_policies.items()}
         self._look_at_destination(topics, policies, checkpoints)
         named = self._refused_names(topics, checkpoints)
@@ -466,8 +482,8 @@ class _SnapshotBuilder:
         leaderless = self._leaderless(topics.names, waits=waits)
         new_starts = start_offsets.new_starts(
             self._source,
-            self._name,
-            self._mirror.start,
+            self._sides.name,
+            self._sides.mirror.start,
             checkpoints,
             lost.entries,
             topics.all_targets,
@@ -490,12 +506,12 @@ class _SnapshotBuilder:
             checkpoints.checkpoints.values(),
             {topic: policy.digests for topic, policy in policies.items()},
         )
-        moved = moved_topics(self._name, checkpoints.owners)
+        moved = moved_topics(self._sides.name, checkpoints.owners)
         positions = [
             replace(
                 position,
                 policy_superseded=superseded.get(tp),
-                moved=moved_error(self._name).of(tp) if tp.topic in moved else None,
+                moved=moved_error(self._sides.name).of(tp) if tp.topic in moved else None,
             )
             if (tp := position.topic_partition) in superseded or tp.topic in moved
             else position
@@ -519,7 +535,7 @@ class _SnapshotBuilder:
             found = TopicConfigs(refused=refused)
         positions = self._with_unwritable(positions, topics, needed, waits=waits)
         return ClusterSnapshot(
-            mirror=self._name,
+            sides=self._sides,
             node=self._source.cluster,
             destination=self._destination.cluster,
             decisions=topics.decisions,
@@ -728,7 +744,7 @@ class _SnapshotBuilder:
 
     def _named(self) -> list[str]:
         """The topics that `topics.allow` names, and that the source does not list."""
-        return named_without_match(self._mirror.topics.allow, self._at_source.topics)
+        return named_without_match(self._sides.mirror.topics.allow, self._at_source.topics)
 
     def _select_topics(self, only_topic: str | None, belongs: Belongs) -> _Topics:
         decisions = self._decide(self._at_source.topics)
@@ -736,10 +752,10 @@ class _SnapshotBuilder:
         names = [topic for topic in included if only_topic in {None, topic} and belongs(topic)]
         if only_topic is not None and not names:
             raise _not_mirrored(only_topic, decisions)
-        return _Topics(decisions, targets(included, self._mirror.topics.rename), names)
+        return _Topics(decisions, targets(included, self._sides.mirror.topics.rename), names)
 
     def _decide(self, topics: Iterable[str]) -> list[TopicDecision]:
-        return select(topics, self._mirror.topics.allow, self._mirror.topics.deny)
+        return select(topics, self._sides.mirror.topics.allow, self._sides.mirror.topics.deny)
 
     def _selects(self, topic: str) -> bool:
         return self._decide([topic])[0].included
@@ -753,7 +769,7 @@ class _SnapshotBuilder:
             topic: quarantine
             for topic, to in topics.all_targets.items()
             if (quarantine := to.topic + QUARANTINE) in copies
-            and self._mirror.record_policy(topic).may_quarantine
+            and self._sides.mirror.record_policy(topic).may_quarantine
         }
         holders = {
             tp.topic
@@ -796,7 +812,7 @@ class _SnapshotBuilder:
             return {}, {}
         there = self._at_destination.cluster_id
         return shared_destinations.passed(
-            self._name, self._source, there, topics.names, settled=settled
+            self._sides.name, self._source, there, topics.names, settled=settled
         )
 
     def _returning(
@@ -806,7 +822,7 @@ class _SnapshotBuilder:
         destination = self._at_destination.cluster_id
         return {
             **hops.refusals(
-                self._name,
+                self._sides.name,
                 self._source.cluster,
                 self._source.cluster_id,
                 destination,
@@ -824,7 +840,7 @@ class _SnapshotBuilder:
             for topic in topics.names
             for tp in self._at_source.topics[topic].topic_partitions
         }
-        return LostCheckpoints(self._destination, self._name, self._at_destination).find(
+        return LostCheckpoints(self._destination, self._sides.name, self._at_destination).find(
             destinations, checkpoints
         )
 
@@ -841,7 +857,7 @@ class _SnapshotBuilder:
             if tp not in checkpoints.checkpoints
         }
         return shared_destinations.refusals(
-            self._destination, self._at_destination, self._name, wanted
+            self._destination, self._at_destination, self._sides.name, wanted
         )
 
     def _deleted(
@@ -888,13 +904,12 @@ class _SnapshotBuilder:
         leaderless: Container[TopicPartition],
     ) -> tuple[list[Position], dict[TopicPartition, RelayError]]:
         positions, unjudged = Positions(
-            self._name,
+            self._sides,
             self._source,
             self._at_destination,
             topics.targets,
             checkpoints,
             lost,
-            self._mirror,
             leaderless,
             among_several=bool(selection.others),
         ).all()
@@ -913,7 +928,7 @@ class _SnapshotBuilder:
         self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]
     ) -> tuple[Configs, Configs, dict[str, RelayError]]:
         """Return the configurations at both sides, and which topics may not be copied without."""
-        keys = self._mirror.topics.config_keys
+        keys = self._sides.mirror.topics.config_keys
         at_source, hidden = readable_topic_configs(self._source, topics.names, keys)
         at_destination, hidden_copies = readable_topic_configs(
             self._destination, existing, sorted({*keys, *NEEDED_CONFIGS})

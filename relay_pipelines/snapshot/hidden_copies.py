@@ -9,15 +9,14 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
 from relay_pipelines.protocol import open_transactions
-from relay_pipelines.protocol.client import ClusterClient, destination_client
-from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _FRESH_SECONDS = 30.0
 
 
-def find(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> list[OpenTransaction]:
+def find(snapshot: ClusterSnapshot) -> list[OpenTransaction]:
     """Return what hides copies, checkpoints or entries of the ledger now, one per topic-partition.
 
     A copy that is under way hides its own for as long as a chunk takes.
@@ -25,9 +24,7 @@ def find(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> list[
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    with destination_client(
-        snapshot.mirror, snapshot.destination, options, clock, "readers"
-    ) as client:
+    with snapshot.destination_client("readers") as client:
         client.learn(snapshot.at_destination)
         ask = partial(_find, client, snapshot)
         return client.retry(ask, patient=False)

@@ -14,11 +14,9 @@ from functools import partial
 from operator import itemgetter
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.positions import uncopied
 from relay_pipelines.protocol import batch
-from relay_pipelines.protocol.client import source_client
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 MOST_AGES = 1_000
@@ -43,11 +41,7 @@ NO_LAG = PartitionLag(0, 0.0)
 
 
 def measure(
-    snapshot: ClusterSnapshot,
-    options: CopyOptions,
-    clock: Clock,
-    late: Container[TopicPartition] = (),
-    most_ages: int = MOST_AGES,
+    snapshot: ClusterSnapshot, late: Container[TopicPartition] = (), most_ages: int = MOST_AGES
 ) -> dict[TopicPartition, PartitionLag]:
     """Measure the lag of every topic-partition.
 
@@ -66,8 +60,8 @@ def measure(
         position.topic_partition: max(position.first_uncopied, position.low_watermark)
         for position in waiting[:most_ages]
     }
-    since = waiting_since_ms(snapshot, first, options, clock)
-    now_ms = clock.now_ms()
+    since = waiting_since_ms(snapshot, first)
+    now_ms = snapshot.sides.clock.now_ms()
     behind = {
         tp: PartitionLag(position.lag, max(0, now_ms - since[tp]) / 1000 if tp in since else None)
         for position in waiting
@@ -92,9 +86,7 @@ def total(lags: Iterable[PartitionLag]) -> PartitionLag:
     return PartitionLag(sum(lag.records for lag in found), oldest_seconds(found))
 
 
-def waiting_before(
-    snapshot: ClusterSnapshot, before_ms: int, options: CopyOptions, clock: Clock
-) -> set[TopicPartition]:
+def waiting_before(snapshot: ClusterSnapshot, before_ms: int) -> set[TopicPartition]:
     """Return the topic-partitions with an uncopied record that waits since before a time.
 
     What no look of this process decides, the source's time index does, by the records' timestamps.
@@ -106,7 +98,7 @@ def waiting_before(
     Raises:
         RelayError: the source does not answer.
     """
-    looks = _learn(snapshot, clock)
+    looks = _learn(snapshot)
     found, waiting = set(), {}
     for tp, offset_range in uncopied(snapshot.positions).items():
         if len(offset_range):
@@ -118,38 +110,35 @@ def waiting_before(
     if not waiting:
         return found
     ends = {tp: offset_range.end for tp, offset_range in waiting.items()}
-    with source_client(snapshot.mirror, snapshot.node, options, clock, "lag") as client:
+    with snapshot.source_client("lag") as client:
         ask = partial(client.first_offsets, before_ms, ends)
         since = client.retry(ask, patient=False)
     return found | {tp for tp, offset_range in waiting.items() if offset_range.start < since[tp]}
 
 
 def waiting_since_ms(
-    snapshot: ClusterSnapshot,
-    offsets: Mapping[TopicPartition, int],
-    options: CopyOptions,
-    clock: Clock,
+    snapshot: ClusterSnapshot, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return since when the records at these offsets wait, as far as it is known.
 
     That is their timestamp, but not before the last look at which they were not there: a record may
     be new, and say that it is of last year. Nor is it after the first look that has seen them.
     """
-    looks = _learn(snapshot, clock)
+    looks = _learn(snapshot)
     since = {}
-    for tp, written_ms in _timestamps_ms(snapshot, offsets, options).items():
+    for tp, written_ms in _timestamps_ms(snapshot, offsets).items():
         earliest_ms, latest_ms = looks[tp].arrival_ms(offsets[tp])
         since[tp] = min(max(written_ms, earliest_ms), latest_ms)
     return since
 
 
 def _timestamps_ms(
-    snapshot: ClusterSnapshot, offsets: Mapping[TopicPartition, int], options: CopyOptions
+    snapshot: ClusterSnapshot, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return the timestamps of the records at these offsets, as far as the source returns them."""
     if not offsets:
         return {}
-    with source_client(snapshot.mirror, snapshot.node, options, purpose="lag") as client:
+    with snapshot.source_client("lag") as client:
         with suppress(RelayError):  # the copy reports what is wrong
             return batch.timestamps_ms(client, offsets)
         return {}
@@ -195,14 +184,14 @@ _looks: dict[tuple[str, str, TopicPartition], _Looks] = {}
 """Of this process, by mirror and node, which may be behind another one."""
 
 
-def _learn(snapshot: ClusterSnapshot, clock: Clock) -> dict[TopicPartition, _Looks]:
+def _learn(snapshot: ClusterSnapshot) -> dict[TopicPartition, _Looks]:
     """Note the ends of a snapshot, and return what is known of its topic-partitions."""
-    now_ms, found = clock.now_ms(), {}
+    now_ms, found = snapshot.sides.clock.now_ms(), {}
     for position in snapshot.positions:
         tp = position.topic_partition
         topic = snapshot.source_topics.get(tp.topic)
         topic_id = topic.topic_id if topic else ""
-        key = snapshot.mirror, snapshot.node.name, tp
+        key = snapshot.name, snapshot.node.name, tp
         if key not in _looks or _looks[key].topic_id != topic_id:
             _looks[key] = _Looks(topic_id)
         _looks[key].learn(position.end_offset, position.first_uncopied, now_ms)

@@ -20,7 +20,6 @@ from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
-    CopyOptions,
     NodeIdentity,
     OffsetRange,
     TopicPartition,
@@ -29,9 +28,9 @@ from relay_pipelines.plan import node_choice
 from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict, NodeView, judge_nodes
 from relay_pipelines.plan.positions import Elsewhere, Loss, Position
 from relay_pipelines.plan.topic_selection import select
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, source_client
-from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +96,7 @@ class NodeState:
         return NodeIdentity(self.node.name, self.topic_ids.get(topic, ""), self.cluster_id)
 
 
-def probe(
-    name: str, mirror: Mirror, clock: Clock, snapshot: CheckpointSnapshot | None = None
-) -> list[NodeState]:
+def probe(sides: Sides, snapshot: CheckpointSnapshot | None = None) -> list[NodeState]:
     """Ask every node, in configured order, and wait for `health.request_timeout` at most.
 
     A node with topics that the checkpoints do not know is asked again, for the last records copied.
@@ -107,9 +104,9 @@ def probe(
     Args:
         snapshot: what was copied, and which nodes must not be read; None to compare nothing.
     """
-    timeout_ms = mirror.source.health.request_timeout
-    pool = ThreadPoolExecutor(max_workers=len(mirror.nodes), thread_name_prefix="probe")
-    answers = {node: pool.submit(_probe, name, mirror, node, clock) for node in mirror.nodes}
+    timeout_ms = sides.mirror.source.health.request_timeout
+    pool = ThreadPoolExecutor(max_workers=len(sides.mirror.nodes), thread_name_prefix="probe")
+    answers = {node: pool.submit(_probe, sides, node) for node in sides.mirror.nodes}
     wait(answers.values(), timeout_ms / 1000)
     pool.shutdown(wait=False)  # the requests of slow nodes end by their own timeouts
     late = f"no answer within {timeout_ms / 1000:g} s"
@@ -122,7 +119,7 @@ def probe(
     return [
         replace(state, quarantined=why)
         if (why := snapshot.quarantined.get(state.node.name, ""))
-        else _compared(name, mirror, state, snapshot, clock)
+        else _compared(sides, state, snapshot)
         for state in states
     ]
 
@@ -269,13 +266,7 @@ class NodeSelection:
 
 
 def select_node(
-    name: str,
-    mirror: Mirror,
-    checkpoints: CheckpointSnapshot,
-    clock: Clock,
-    attempt: int = 0,
-    *,
-    waits: bool = False,
+    sides: Sides, checkpoints: CheckpointSnapshot, attempt: int = 0, *, waits: bool = False
 ) -> NodeSelection:
     """Select the node to read. A source's only node is not asked beforehand.
 
@@ -287,16 +278,16 @@ def select_node(
         RelayError: no node can be read, and a retry is pointless.
         DivergedNodeError: all nodes are in quarantine.
     """
-    if len(mirror.nodes) == 1:
-        (node,) = mirror.nodes
+    if len(sides.mirror.nodes) == 1:
+        (node,) = sides.mirror.nodes
         why = checkpoints.quarantined.get(node.name, "")
         verdict = NodeVerdict(
             node.name, eligible=not why, healthy=not why, why=why, quarantined=bool(why)
         )
         return NodeSelection(node, "the only one", verdicts=(verdict,))
-    states = probe(name, mirror, clock, checkpoints)
-    choice = choose_node(mirror, states, checkpoints, attempt, waits=waits)
-    names = [node.name for node in mirror.nodes]
+    states = probe(sides, checkpoints)
+    choice = choose_node(sides.mirror, states, checkpoints, attempt, waits=waits)
+    names = [node.name for node in sides.mirror.nodes]
     if choice.name not in names:
         raise _no_node(states, choice)
     index = names.index(choice.name)
@@ -339,13 +330,13 @@ def _last_node(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
     return None if last is None else last.node
 
 
-def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
-    began = clock.monotonic()
+def _probe(sides: Sides, node: Cluster) -> NodeState:
+    began = sides.clock.monotonic()
     try:
-        with source_client(name, node, mirror.health_options, clock, "health") as client:
+        with sides.source(node, "health", options=sides.mirror.health_options) as client:
             metadata = client.metadata()
             topics = metadata.topics
-            decisions = select(topics, mirror.topics.allow, mirror.topics.deny)
+            decisions = select(topics, sides.mirror.topics.allow, sides.mirror.topics.deny)
             mirrored = [
                 tp
                 for decision in decisions
@@ -358,12 +349,12 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
     except RelayError as error:
         refusal = None if error.retryable else error
         return NodeState(
-            node, None, (clock.monotonic() - began) * 1000, str(error), refusal=refusal
+            node, None, (sides.clock.monotonic() - began) * 1000, str(error), refusal=refusal
         )
     return NodeState(
         node,
         ends,
-        (clock.monotonic() - began) * 1000,
+        (sides.clock.monotonic() - began) * 1000,
         low_watermarks=low,
         cluster_id=metadata.cluster_id,
         topic_ids={tp.topic: topics[tp.topic].topic_id for tp in partitions},
@@ -371,13 +362,7 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
     )
 
 
-def _compared(
-    name: str,
-    mirror: Mirror,
-    state: NodeState,
-    snapshot: CheckpointSnapshot,
-    clock: Clock,
-) -> NodeState:
+def _compared(sides: Sides, state: NodeState, snapshot: CheckpointSnapshot) -> NodeState:
     """Compare the last records copied with a node's, where ids do not tell its log."""
     ends = state.end_offsets or {}
     unknown = {
@@ -388,7 +373,7 @@ def _compared(
     if not unknown:
         return state
     try:
-        with source_client(name, state.node, mirror.health_options, clock, "health") as client:
+        with sides.source(state.node, "health", options=sides.mirror.health_options) as client:
             unproved, unreadable = unproved_logs(client, ends, unknown, snapshot.doubted)
     except RelayError as error:
         return replace(state, end_offsets=None, error=str(error))
@@ -401,7 +386,7 @@ def _compared(
 
 
 def find_divergence(
-    name: str, node: Cluster, checkpoints: Iterable[Checkpoint], options: CopyOptions, clock: Clock
+    sides: Sides, node: Cluster, checkpoints: Iterable[Checkpoint]
 ) -> RelayError | None:
     """Compare the last copied record of every topic-partition with the node's.
 
@@ -416,7 +401,7 @@ def find_divergence(
     Raises:
         RelayError: the node does not answer, or refuses.
     """
-    with source_client(name, node, options, clock, "divergence") as client:
+    with sides.source(node, "divergence", sides.mirror.health_options) as client:
         topics = client.metadata().topics
         by_source = {
             committed.source: committed

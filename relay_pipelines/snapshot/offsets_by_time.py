@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import source_client
-from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-def ranges_between(
-    snapshot: ClusterSnapshot, from_ms: int, to_ms: int | None, options: CopyOptions, clock: Clock
-) -> list[OffsetRange]:
+def ranges_between(snapshot: ClusterSnapshot, from_ms: int, to_ms: int | None) -> list[OffsetRange]:
     """Return the offsets of a time span, one range per topic-partition of the snapshot.
 
     By the source's time index, a range begins at the first record that is not older than the span,
@@ -26,7 +22,7 @@ def ranges_between(
         RelayError: the source does not answer.
     """
     ends = {position.topic_partition: position.end_offset for position in snapshot.positions}
-    with source_client(snapshot.mirror, snapshot.node, options, clock) as client:
+    with snapshot.source_client() as client:
 
         def first_offsets(since_ms: int) -> dict[TopicPartition, int]:
             return client.retry(

@@ -16,7 +16,7 @@ from relay_pipelines.plan.topic_selection import Target
 from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.metadata import Metadata
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import start_offsets
 from relay_pipelines.snapshot.lost_checkpoints import Lost
 
@@ -36,18 +36,17 @@ class Positions:
 
     def __init__(
         self,
-        name: str,
+        sides: Sides,
         source: ClusterClient,
         at_destination: Metadata,
         targets: Mapping[str, Target],
         checkpoints: CheckpointSnapshot,
         lost: Lost,
-        mirror: Mirror,
         leaderless: Container[TopicPartition],
         *,
         among_several: bool,
     ) -> None:
-        self._name = name
+        self._sides = sides
         self._leaderless = leaderless
         self._source = source
         self._at_destination = at_destination
@@ -57,7 +56,6 @@ class Positions:
         self._ledger_lost = bool(checkpoints.checkpoints) and (
             ledger_topic.TOPIC not in at_destination.topics
         )
-        self._mirror = mirror
         self._among_several = among_several
 
     def all(self) -> tuple[list[Position], dict[TopicPartition, RelayError]]:
@@ -98,7 +96,7 @@ class Positions:
                 high_watermark=high[tp],
                 ledger_lost=self._ledger_lost,
                 copies_after=self._lost.copies.get(tp),
-                mirror=self._name,
+                mirror=self._sides.name,
             )
             for tp in partitions
             if tp not in unreadable

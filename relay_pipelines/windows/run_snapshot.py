@@ -8,6 +8,7 @@ from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings.models import Start
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.recent_configs import RecentConfigs
@@ -45,9 +46,7 @@ def prepare(
     mirror = mirror.model_copy(update={"start": start or mirror.start})
     take = partial(
         cluster_snapshot.take_snapshot,
-        name,
-        mirror,
-        clock,
+        Sides(name, mirror, clock),
         belongs=belongs,
         first_node=attempt,
         patient=patient,
@@ -56,7 +55,7 @@ def prepare(
     )
     if looks_only:
         return take()
-    snapshot = prepared_snapshot.prepare_snapshot(take, mirror, clock, waits)
+    snapshot = prepared_snapshot.prepare_snapshot(take, waits)
     for lost in snapshot.accepted:
         line = f"{lost.topic_partition}: {lost.what}; the copy resumes after it"
         log_and_print(log, line, logging.WARNING)

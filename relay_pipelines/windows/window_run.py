@@ -23,12 +23,10 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.run.result import RunResult, TopicTotals, joined
 from relay_pipelines.run.run import Observer, run
 from relay_pipelines.run.run_plan import RunPlan, plan_frozen
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -243,19 +241,8 @@ def copy_round(
         lane: the lane's name; lanes are copied side by side.
         sources: as in `run`.
     """
-    mirror = kafka.mirror(snapshot.mirror)
     plan = plan_frozen(snapshot, frozen)
-    result = run(
-        plan,
-        mirror,
-        session,
-        observers,
-        kafka.clock,
-        stop=stop,
-        run_id=run_id,
-        scope=lane,
-        sources=sources,
-    )
+    result = run(plan, session, observers, stop=stop, run_id=run_id, scope=lane, sources=sources)
     readable_ms = kafka.clock.now_ms()
     held_back = len(plan.data_losses) + len(snapshot.unseen)
     failed = any(outcome.status is not Status.DONE for outcome in result.outcomes)
@@ -290,12 +277,12 @@ def count_window(
         copied: what this run has copied of it; None if an earlier one has copied all of it.
         ledger_ends: as of `recount`.
     """
-    mirror, began = kafka.mirror(snapshot.mirror), kafka.clock.monotonic()
+    began = kafka.clock.monotonic()
     plan = plan_frozen(snapshot, frozen)
-    result = copied.result if copied else RunResult(snapshot.mirror, run_id, {})
+    result = copied.result if copied else RunResult(snapshot.name, run_id, {})
     next_offsets: Mapping[TopicPartition, int] = {}
     try:
-        next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
+        next_offsets = _next_offsets(snapshot)
     except RelayError as error:
         result.errors.append(error)
     reports = _topic_reports(topics, plan, next_offsets, result)
@@ -305,12 +292,12 @@ def count_window(
             report.latency_seconds = latencies_ms[report.topic] / 1000
     if not result.interrupted:
         try:
-            result.errors += _recount_complete(reports, plan, mirror, kafka.clock, ledger_ends)
+            result.errors += _recount_complete(reports, plan, ledger_ends)
         except RelayError as error:
             result.errors.append(error)
             for report in reports:
                 report.failure = report.failure or f"{_NOT_COUNTED}: {error}"
-        _add_ages(reports, snapshot, next_offsets, mirror, kafka.clock)
+        _add_ages(reports, snapshot, next_offsets)
     differences = [
         difference
         for difference in topic_configs.differences(snapshot)
@@ -323,11 +310,11 @@ def count_window(
     )
 
 
-def _next_offsets(
-    snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock
-) -> dict[TopicPartition, int]:
+def _next_offsets(snapshot: ClusterSnapshot) -> dict[TopicPartition, int]:
     """Look up the next offset to copy of each topic-partition, after the run."""
-    stored = reader.read_checkpoints(Sides(snapshot.mirror, mirror, clock), settled=True)
+    stored = reader.read_checkpoints(
+        Sides(snapshot.name, snapshot.sides.mirror, snapshot.sides.clock), settled=True
+    )
     # a topic-partition without a checkpoint is complete up to where the mirror starts
     starts = {
         position.topic_partition: position.begin
@@ -439,11 +426,7 @@ def _failure(
 
 
 def _recount_complete(
-    reports: Sequence[TopicReport],
-    plan: RunPlan,
-    mirror: Mirror,
-    clock: Clock,
-    ledger_ends: Mapping[TopicPartition, int],
+    reports: Sequence[TopicReport], plan: RunPlan, ledger_ends: Mapping[TopicPartition, int]
 ) -> list[RelayError]:
     """Add the recount to the report of each complete topic; return why some were not counted.
 
@@ -459,16 +442,16 @@ def _recount_complete(
         return []
     failpoint(Failpoint.BEFORE_RECOUNT)
     counts = window_recount.recount(
-        plan.snapshot.mirror,
+        plan.snapshot.name,
         [planned for report in complete for planned in report.ranges],
         plan.snapshot.destination,
-        mirror.copy_options,
-        clock,
+        plan.snapshot.sides.options,
+        plan.snapshot.sides.clock,
         plan.frozen.planned_at_ms,
         plan.frozen.generations,
         ledger_ends,
         followed(
-            mirror.topics,
+            plan.snapshot.sides.mirror.topics,
             {
                 topic: {key: config.value for key, config in configs.items()}
                 for topic, configs in plan.snapshot.source_configs.items()
@@ -495,8 +478,6 @@ def _add_ages(
     reports: Sequence[TopicReport],
     snapshot: ClusterSnapshot,
     next_offsets: Mapping[TopicPartition, int],
-    mirror: Mirror,
-    clock: Clock,
 ) -> None:
     """Add the age of what a backlog has left to the report of each complete topic."""
     behind = [report for report in reports if report.lag_after and not report.failure]
@@ -506,8 +487,10 @@ def _add_ages(
         for tp, end in report.end_offsets.items()
         if next_offsets.get(tp, end) < end
     }
-    found = lag.waiting_since_ms(snapshot, offsets, mirror.copy_options, clock)
+    found = lag.waiting_since_ms(snapshot, offsets)
     of_topics = _by_topic(found, lambda tp: tp)
     for report in behind:
         known = [found[tp] for tp in of_topics[report.topic]]
-        report.lag_after_seconds = max(0, clock.now_ms() - min(known)) / 1000 if known else None
+        report.lag_after_seconds = (
+            max(0, snapshot.sides.clock.now_ms() - min(known)) / 1000 if known else None
+        )

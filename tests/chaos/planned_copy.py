@@ -12,18 +12,19 @@ from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 
 
 def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list[CopyRange]]:
     """Return what is to be copied, under ids that own it."""
-    take = partial(take_snapshot, name, mirror, clock)
-    plan = run_plan.plan(prepare_snapshot(take, mirror, clock))
+    take = partial(take_snapshot, Sides(name, mirror, clock))
+    plan = run_plan.plan(prepare_snapshot(take))
     snapshot, options = plan.snapshot, mirror.copy_options
-    refused = topics.create(snapshot, mirror.destination.replication_factor, options, clock)
+    refused = topics.create(snapshot)
     planned = [each for each in plan.ranges if each.source.topic_partition.topic not in refused]
     ranges = with_owners(name, "", planned, plan.sizes_bytes, snapshot.pinned_topics)
-    owners.claim(snapshot, ranges, options, clock)
+    owners.claim(snapshot, ranges, options)
     job = CopyJob(
         mirror=name,
         run_id="task",

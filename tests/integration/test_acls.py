@@ -31,6 +31,7 @@ from relay_pipelines.offsets.group_look import Following, GroupLooker
 from relay_pipelines.prepare import permissions, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT
 from tests.support import commands, consumers, independent
@@ -106,9 +107,9 @@ class Guarded:
             independent.create(self.here, topic, 1, KEPT)
             write(self.here, TopicPartition(topic, 0), [Record(None, b"first")])
         taken = cluster_snapshot.take_snapshot(
-            "m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK
+            Sides("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
         )
-        topics.create(taken, None, OPTIONS, CLOCK)
+        topics.create(taken)
         assert len(copy_planned(taken)) == 1
 
     def mirror(
@@ -249,12 +250,12 @@ def test_a_missing_permission_is_named(
     following = guarded.mirror(destination=relay)
     following["topics"] |= {"sync_configs": True}
     mirror = Mirror.model_validate(following)
-    taken = cluster_snapshot.take_snapshot("m", mirror, CLOCK)
+    taken = cluster_snapshot.take_snapshot(Sides("m", mirror, CLOCK))
     remedy = f"grant the user AlterConfigs on topic copy.{ORDERS}"
-    _, done, refused = topic_configs.sync(taken, OPTIONS, CLOCK)
+    _, done, refused = topic_configs.sync(taken)
     assert (done, list(refused)) == ([], [f"copy.{ORDERS}"])
     assert str(refused[f"copy.{ORDERS}"]).endswith(f"; {remedy}")
-    assert remedy in [error.remedy for error in permissions.missing_permissions(taken, mirror)], (
+    assert remedy in [error.remedy for error in permissions.missing_permissions(taken)], (
         "known before a run"
     )
 

@@ -36,7 +36,6 @@ from relay_pipelines.model import ClassSpec, Cluster, OffsetRange, Status, Topic
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
 from tests.copying import (
@@ -424,8 +423,8 @@ class TestSource:
         assert f"they were copied from node {name}" in str(audit.verdict)
 
         settings = load(audited.config()).mirror(mirror.name)
-        to, quarantined = settings.destination_cluster, {name: "it holds other records"}
-        set_quarantine(mirror.name, to, quarantined, settings.copy_options, SystemClock())
+        with Sides(mirror.name, settings).destination() as client:
+            set_quarantine(client, {name: "it holds other records"})
         why = f"they were copied from node {name}, which is in quarantine"
         audit = audited.audit_nodes({name: mirror.source})
         assert str(audit.verdict) == f"not verified: 0 of 100 records compared: {why}"

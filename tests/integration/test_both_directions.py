@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from relay_pipelines.cli import main
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides as MirrorSides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands, consumers, independent
@@ -147,9 +147,6 @@ def _consumer_moves(
     assert_equal(records_of(here, sides.at)[end // 2 :], left)
 
 
-CLOCK = SystemClock()
-
-
 @pytest.fixture
 def cluster(source_cluster: LocalCluster) -> Cluster:
     ensure_homes(source_cluster.cluster())
@@ -179,7 +176,7 @@ def taken(cluster: Cluster, pattern: str, *more: Cluster, **topics: Any) -> list
     ]
     given["on_record_error"] = "quarantine"
     mirror = Mirror.model_validate(given)
-    snapshot = cluster_snapshot.take_snapshot("m", mirror, CLOCK, patient=False)
+    snapshot = cluster_snapshot.take_snapshot(MirrorSides("m", mirror), patient=False)
     assert {error.exit_code for error in snapshot.refused.values()} <= {2}
     return [
         *(to.topic for to in snapshot.accepted_targets.values()),
@@ -246,7 +243,7 @@ def test_copies_under_an_earlier_name_are_refused(cluster: Cluster, topic: str) 
     def snapshot(allow: str, rename: str, **topics: Any) -> cluster_snapshot.ClusterSnapshot:
         more = {"rename": rename, **topics}
         mirror = Mirror.model_validate(commands.mirror(cluster, cluster, allow, topics=more))
-        return cluster_snapshot.take_snapshot(topic[-8:], mirror, CLOCK)
+        return cluster_snapshot.take_snapshot(MirrorSides(topic[-8:], mirror))
 
     assert len(copy_planned(snapshot(topic, "{topic}.copy"))) == 1
     assert len(records_of(cluster, TopicPartition(there, 0))) == 3

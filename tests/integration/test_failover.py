@@ -104,7 +104,7 @@ class Pair:
     def snapshot(self, retry: int = 0, **health: Any) -> ClusterSnapshot:
         """Take the snapshot with which a run begins."""
         return cluster_snapshot.take_snapshot(
-            self.name, self.mirror(**health), CLOCK, first_node=retry
+            Sides(self.name, self.mirror(**health), CLOCK), first_node=retry
         )
 
     def copy(self, **health: Any) -> str:
@@ -120,7 +120,7 @@ class Pair:
 
 def copied_by(name: str, wanted: Mirror) -> ClusterSnapshot:
     """Copy what a mirror plans, create its topics, and wait until readers see it."""
-    taken = cluster_snapshot.take_snapshot(name, wanted, CLOCK)
+    taken = cluster_snapshot.take_snapshot(Sides(name, wanted, CLOCK))
     for each in run_plan.plan(taken).ranges:
         create(taken.destination, each.destination.topic, 1, KEPT)
     for each in copy_planned(taken):
@@ -172,7 +172,7 @@ def test_a_node_fails_in_the_middle_of_a_range(
         backoff_max_ms=1_000,
     )
     others = (empty, *taken.other_nodes)
-    job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", others, 2_000)
+    job = CopyJob(taken.name, "run", taken.node, pair.destination, options, "", others, 2_000)
     ranges = run_plan.plan(taken).ranges
     broker, clock = pair.a.brokers[0], Halting(before_commit=20)
     with ThreadPoolExecutor(1) as elsewhere:
@@ -207,7 +207,7 @@ def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
         taken = pair.snapshot()
         assert taken.node.name == node
         options, others = CopyOptions(give_up_after_ms=0), taken.other_nodes
-        job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", others)
+        job = CopyJob(taken.name, "run", taken.node, pair.destination, options, "", others)
         (outcome,) = copy_ranges(job, run_plan.plan(taken).ranges)
         assert (outcome.status, outcome.diverged) == (Status.DONE, {}), outcome.error
     assert f"nothing proves that {pair.at} on this node is the log" in taken.node_why
@@ -226,7 +226,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     pair.write(5)
     name, mirror, metrics = pair.name, pair.mirror(), MetricsObserver(CLOCK)
     taken = pair.snapshot(retry=1)
-    result = run(run_plan.plan(taken), mirror, lambda: local_session, [metrics], CLOCK)
+    result = run(run_plan.plan(taken), lambda: local_session, [metrics])
     assert taken.node.name == "b"
     assert (result.exit_code, list(result.diverged)) == (0, ["b"]), result
     assert "node b holds another record than a" in result.diverged["b"]
@@ -261,7 +261,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     # whichever node's record is the last one copied, both hold it
     for node in (taken.node, Cluster("b", pair.b.bootstrap_servers)):
         known = stored.checkpoints.values()
-        assert node_selection.find_divergence(name, node, known, CopyOptions(), CLOCK) is None
+        assert node_selection.find_divergence(Sides(name, mirror, CLOCK), node, known) is None
 
 
 def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,7 +272,7 @@ def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> No
     source = mirror.source.model_copy(update={"nodes": nodes})
     nobody = mirror.model_copy(update={"source": source})
     with pytest.raises(SourceError) as caught:
-        cluster_snapshot.take_snapshot("nobody", nobody, clock)
+        cluster_snapshot.take_snapshot(Sides("nobody", nobody, clock))
     line = str(caught.value)
     assert line.startswith("no node of the source can be read: a: ")
     assert "; b: " in line
@@ -288,7 +288,7 @@ def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> No
     clock.waits.clear()
     caplog.clear()
     with pytest.raises(SourceError):
-        cluster_snapshot.take_snapshot("nobody", nobody, clock, patient=False)
+        cluster_snapshot.take_snapshot(Sides("nobody", nobody, clock), patient=False)
     assert sum(clock.waits) == pytest.approx(5)
     assert not caplog.records
 
@@ -312,7 +312,7 @@ def test_a_copy_that_comes_while_a_snapshot_is_taken(
         return before(*arguments)
 
     monkeypatch.setattr(start_offsets, "new_starts", copy_first)
-    snapshot = cluster_snapshot.take_snapshot("back", back, CLOCK)
+    snapshot = cluster_snapshot.take_snapshot(Sides("back", back, CLOCK))
     assert [each.end_offset for each in snapshot.positions] == [5], "the copies are below the end"
     assert "copying it would create a loop" in refusal_of(snapshot)
 
@@ -351,7 +351,7 @@ def test_hops_that_an_open_transaction_hides(pair: Pair) -> None:
 
     back = mirror_of(pair.destination, pair.b, at.topic, rename={at.topic: here})
     clock = Waiting()
-    taken = cluster_snapshot.take_snapshot("back", back, clock, patient=False, settled=True)
+    taken = cluster_snapshot.take_snapshot(Sides("back", back, clock), patient=False, settled=True)
     if not clock.waits:
         opened.abort_transaction(30)
     assert [each.end_offset for each in taken.positions] == [2], "the copy is below the end"
@@ -403,7 +403,7 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
     ranges = run_plan.plan(replace(taken, positions=positions)).ranges
     (b,) = taken.other_nodes
 
-    (outcome,) = copy_ranges(CopyJob(taken.mirror, "run", b, pair.destination), ranges)
+    (outcome,) = copy_ranges(CopyJob(taken.name, "run", b, pair.destination), ranges)
 
     facts = outcome.status, outcome.error_kind, outcome.exit_code
     assert facts == (Status.FAILED, "DivergedNodeError", 3)

@@ -17,9 +17,9 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.model import ClassSpec, OnRecordError, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.batch import CODEC_MASK
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.run import run_plan
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import Clusters, Mirror, batches_of, ensure_homes, numbered, records_of
 from tests.support import commands
@@ -272,7 +272,7 @@ def test_a_quarantine_must_not_be_the_copy_of_a_topic(
         write(sides[0], TopicPartition(topic, 0), numbered(3))
 
     mirror = settings.Mirror.model_validate(made)
-    snapshot = cluster_snapshot.take_snapshot(name, mirror, SystemClock())
+    snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror))
     assert [window.topic for window in run_plan.plan(snapshot).windows] == [topic_name]
     copy_planned(snapshot)
     why = f"the quarantine of topic '{topic_name}' is '{own}', which is also the copy"

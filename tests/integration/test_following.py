@@ -35,6 +35,7 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.topics import DEFAULT_CONFIG_KEYS
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, records_of
@@ -87,20 +88,20 @@ class Followed:
 
     def surveyed(self, **more: Any) -> ClusterSnapshot:
         return cluster_snapshot.take_snapshot(
-            self.name, Mirror.model_validate(self.mirror(**more)), CLOCK
+            Sides(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
         )
 
     def copy(self) -> None:
         """Copy everything new, as tasks do."""
         taken = self.surveyed()
-        topics.create(taken, None, OPTIONS, CLOCK)
+        topics.create(taken)
         assert len(copy_planned(taken)) == 1
 
     def run(self, **more: Any) -> RunResult:
         """Run the mirror when there is nothing to copy."""
         mirror = Mirror.model_validate(self.mirror(**more))
-        plan = run_plan.plan(cluster_snapshot.take_snapshot(self.name, mirror, CLOCK))
-        return run(plan, mirror, no_spark, [], CLOCK)
+        plan = run_plan.plan(cluster_snapshot.take_snapshot(Sides(self.name, mirror, CLOCK)))
+        return run(plan, no_spark, [])
 
     def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:
         """Return source and destination value per key that differs."""
@@ -217,7 +218,7 @@ def test_what_is_not_followed(followed: Followed) -> None:
     remedy = found[f"copy.{other}"].finding(sync=True).remedy
     assert remedy == "it is left alone until the mirror has copied to the topic"
     assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
-    after, done, _ = topic_configs.sync(taken, OPTIONS, CLOCK)
+    after, done, _ = topic_configs.sync(taken)
     assert [(change.topic, change.key) for change in done] == [(followed.copy_of, *listed)]
     assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
     assert own_configs(followed.destination, f"copy.{other}") == {"max.message.bytes": "5000"}
@@ -323,13 +324,12 @@ def test_a_refused_value_fails_its_topic(followed: Followed) -> None:
     configure(followed.source, ResourceType.TOPIC, other, retention_ms=7_000_000)
     until(followed.differences, "the configuration")
     followed.write(b"second")
-    taken = followed.surveyed()
+    taken = followed.surveyed(sync_configs=True)
     bad = replace(taken.source_configs[followed.topic]["retention.ms"], value="-7")
     wrong = {followed.topic: {**taken.source_configs[followed.topic], "retention.ms": bad}}
-    mirror = Mirror.model_validate(followed.mirror(sync_configs=True))
     plan = run_plan.plan(replace(taken, source_configs={**taken.source_configs, **wrong}))
     assert [each.source.topic_partition.topic for each in plan.ranges] == [followed.topic]
-    done = run(plan, mirror, no_spark, [], CLOCK)
+    done = run(plan, no_spark, [])
     (failure,) = done.failures
     assert f"IncrementalAlterConfigs of topic {followed.copy_of} with INVALID_CONFIG" in failure
     assert failure.endswith("; correct the value, or remove the key from topics.config_keys")
@@ -407,7 +407,7 @@ def surveyed(clusters: Clusters, topic: str) -> ClusterSnapshot:
 
 
 def copy(taken: ClusterSnapshot) -> None:
-    topics.create(taken, None, OPTIONS, CLOCK)
+    topics.create(taken)
     copy_planned(taken)
 
 
@@ -475,7 +475,7 @@ def test_a_topic_that_we_created_grows_while_it_is_empty(
     taken = surveyed(growing, topic_name)
     assert topics.to_grow(taken) == {}
     assert topics.too_few_partitions(taken) == [f"copy.{topic_name}"]
-    refused = topics.create(taken, None, OPTIONS, CLOCK)
+    refused = topics.create(taken)
     assert list(refused) == [topic_name]
     said = "has fewer partitions at the destination than its records need; add partitions to it"
     assert f"-0: topic 'copy.{topic_name}' {said}" in str(refused[topic_name])

@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from relay_pipelines import settings
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.run import run
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay_here
@@ -99,11 +99,11 @@ def test_a_run_that_is_stopped_does_not_wait(
         tmp_path, {"m": mirror(source, own_cluster.cluster(), topic_name, give_up_after=-1)}
     )
     wanted = settings.load(config).mirror("m")
-    planned = run_plan.plan(cluster_snapshot.take_snapshot("m", wanted, SystemClock()))
+    planned = run_plan.plan(cluster_snapshot.take_snapshot(Sides("m", wanted)))
     (broker,) = own_cluster.brokers
     broker.kill()
     try:
-        result = run(planned, wanted, _no_spark, [], SystemClock(), stop=lambda: True)
+        result = run(planned, _no_spark, [], stop=lambda: True)
     finally:
         broker.start()
     assert result.interrupted

@@ -26,6 +26,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.recovery import restore
 from relay_pipelines.run import run_plan
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, lost_checkpoints
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, forget_homes, numbered, records_of
@@ -259,7 +260,7 @@ def test_checkpoints_that_are_not_the_last_ones(copied: Copied, how: str) -> Non
     copied.copy(copied.snapshot())
     assert not run_plan.plan(copied.snapshot()).data_losses
     copied.write(20, 10)
-    cluster_snapshot.take_snapshot(copied.name, copied.mirror(), CLOCK)
+    cluster_snapshot.take_snapshot(Sides(copied.name, copied.mirror(), CLOCK))
     put_back(copied, saved, how)
 
     loss = copied.loss()
@@ -270,7 +271,7 @@ def test_checkpoints_that_are_not_the_last_ones(copied: Copied, how: str) -> Non
     )
     for _ in range(2):
         mirror = copied.mirror()
-        taken = cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK)
+        taken = cluster_snapshot.take_snapshot(Sides(copied.name, mirror, CLOCK))
         assert [position.ledger_end for position in taken.positions] == [20]
 
     (held,) = run_plan.plan(copied.snapshot("continue")).data_losses
@@ -285,7 +286,7 @@ def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None
 
     def take() -> ClusterSnapshot:
         mirror = copied.mirror()
-        return cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK)
+        return cluster_snapshot.take_snapshot(Sides(copied.name, mirror, CLOCK))
 
     def reading(client: ClusterClient, wanted: OffsetRange, *told: Any) -> Any:
         read.append(len(wanted))
@@ -360,12 +361,14 @@ def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
     """A snapshot accepts none; the second driver finds the checkpoint moved, and leaves it."""
     retention(copied)
     mirror = copied.mirror("continue")
-    first, second = (cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK) for _ in range(2))
+    first, second = (
+        cluster_snapshot.take_snapshot(Sides(copied.name, mirror, CLOCK)) for _ in range(2)
+    )
     (loss,) = run_plan.plan(first).data_losses
     assert "retention took" in str(loss)
     assert len(copied.ledger()) == 1
-    assert len(prepared_snapshot.accept_losses(first, mirror, CLOCK)) == 1
-    assert prepared_snapshot.accept_losses(second, mirror, CLOCK) == []
+    assert len(prepared_snapshot.accept_losses(first)) == 1
+    assert prepared_snapshot.accept_losses(second) == []
     assert [bool(entry.gap) for entry in copied.ledger()] == [False, True]
 
 

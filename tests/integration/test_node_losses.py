@@ -95,8 +95,10 @@ class Pair:
     def quarantine(self, **reasons: str) -> None:
         """Put nodes into quarantine, or take them out of it with an empty reason."""
         mirror = Mirror.model_validate(self.settings())
-        owners.set_quarantine(self.name, self.destination, reasons, mirror.copy_options, CLOCK)
-        reader.read_checkpoints(Sides(self.name, mirror, CLOCK), settled=True)
+        sides = Sides(self.name, mirror, CLOCK)
+        with sides.destination() as client:
+            owners.set_quarantine(client, reasons)
+        reader.read_checkpoints(sides, settled=True)
 
     def audit(self, *, down: str = "", names: str = "ab") -> audit.Audit:
         mirror = Mirror.model_validate(self.settings(down=down, names=names))
@@ -140,7 +142,7 @@ class Pair:
 
     def outcomes(self, taken: ClusterSnapshot) -> list[Outcome]:
         """Copy what is new, from any of the nodes."""
-        job = CopyJob(taken.mirror, "run", taken.node, self.destination, node_timeout_ms=2_000)
+        job = CopyJob(taken.name, "run", taken.node, self.destination, node_timeout_ms=2_000)
         ranges = run_plan.plan(taken).ranges
         return list(copy_ranges(replace(job, other_nodes=taken.other_nodes), ranges))
 
@@ -437,11 +439,10 @@ def test_a_new_topic_awaits_a_silent_node(pair: Pair) -> None:
     assert (both.snapshot.node.name, both.data_losses) == ("b", ())
 
 
-def resets(pair: Pair, taken: ClusterSnapshot) -> list[Reset]:
+def resets(taken: ClusterSnapshot) -> list[Reset]:
     """Copy again from the earliest record what can be copied again."""
     planned = reset.plan_resets(taken, ResetTo.EARLIEST)
-    mirror = Mirror.model_validate(pair.settings())
-    assert all(is_moved for _, is_moved in reset.execute(taken, mirror, planned, CLOCK))
+    assert all(is_moved for _, is_moved in reset.execute(taken, planned))
     return planned
 
 
@@ -458,7 +459,7 @@ def test_a_reset_begins_at_the_node_that_holds_most(pair: Pair, low: int) -> Non
         assert "another node has records before offset 6: node b does not answer" in held.what
         assert (moved.error, moved.next_offset) == (None, 0), "nobody can have more of it"
 
-    first, second = resets(pair, pair.snapshot("fail"))
+    first, second = resets(pair.snapshot("fail"))
     assert [(each.error, each.next_offset) for each in (first, second)] == [(None, 2), (None, 0)]
     assert "retention" not in first.what
     taken = pair.snapshot("fail")

@@ -160,7 +160,7 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     looker = Looker("m", load(config).mirror("m"), SystemClock())
     seen = {
         (sample.name, sample.labels): sample.value
-        for sample in samples(looker.look(), load(config).mirror("m"), by_partition=True)
+        for sample in samples(looker.look(), by_partition=True)
     }
     assert seen["hidden_records", ("m", to.topic, "0")] >= 2
     assert seen["hidden_seconds", ("m", to.topic, "0")] > 1

@@ -30,6 +30,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
@@ -67,12 +68,12 @@ class Topic:
         self.records += 3
 
     def snapshot(self) -> ClusterSnapshot:
-        return cluster_snapshot.take_snapshot(self.mirror_name, self.mirror, CLOCK)
+        return cluster_snapshot.take_snapshot(Sides(self.mirror_name, self.mirror, CLOCK))
 
     def planned(self, scope: str = "") -> list[CopyRange]:
         snapshot = self.snapshot()
         ranges = with_owners(self.mirror_name, scope, run_plan.plan(snapshot).ranges, {})
-        owners.claim(snapshot, ranges, self.mirror.copy_options, CLOCK)
+        owners.claim(snapshot, ranges)
         return ranges
 
     def copy(self, ranges: list[CopyRange], clock: SystemClock = CLOCK) -> list[Outcome]:

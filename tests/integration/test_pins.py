@@ -21,6 +21,7 @@ from relay_pipelines.prepare import owners, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests import copying
@@ -53,7 +54,7 @@ class Pinned:
             self.source, self.destination, self.first, self.second, *more, topics=rename
         )
         return cluster_snapshot.take_snapshot(
-            f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK
+            Sides(f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK)
         )
 
     def write(self, topic: str, count: int) -> None:
@@ -63,7 +64,7 @@ class Pinned:
             write(self.source, at, *(some[first : first + 10] for first in range(0, count, 10)))
 
     def job(self, taken: ClusterSnapshot, options: CopyOptions = OPTIONS) -> CopyJob:
-        return CopyJob(taken.mirror, "run", taken.node, taken.destination, options)
+        return CopyJob(taken.name, "run", taken.node, taken.destination, options)
 
     def recount(self, ranges: list[model.OffsetRange]) -> list[Recount]:
         found = recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0)
@@ -98,9 +99,9 @@ def test_what_another_pinned_topic_partition_wrote_is_no_lost_checkpoint(pinned:
             write(pinned.source, TopicPartition(topic, partition), numbered(5))
         taken = pinned.snapshot(topic_with_its_own_copy)
         planned = run_plan.plan(taken)
-        topics.create(taken, None, OPTIONS, CLOCK)
-        ranges = with_owners(taken.mirror, "", planned.ranges, {}, taken.pinned_topics)
-        owners.claim(taken, ranges, OPTIONS, CLOCK)
+        topics.create(taken)
+        ranges = with_owners(taken.name, "", planned.ranges, {}, taken.pinned_topics)
+        owners.claim(taken, ranges, OPTIONS)
         outcomes = list(copy_ranges(pinned.job(taken), ranges))
         assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
         return list(planned.data_losses)
@@ -121,7 +122,7 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     """When two runs interleave, each record is still counted for its own source."""
     taken = pinned.snapshot()
     assert topics.missing(taken)[0].partitions == 4
-    topics.create(taken, None, OPTIONS, CLOCK)
+    topics.create(taken)
     ranges = run_plan.plan(taken).ranges
     assert [len(group) for group in pack(ranges, slots=4)] == [4], "one task of a run copies them"
     # a batch at a time, and slowly

@@ -88,7 +88,7 @@ class Deployment:
         mirror = self.mirror(**more)
         return run_plan.plan(
             prepared_snapshot.prepare_snapshot(
-                lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK), mirror, CLOCK
+                lambda: cluster_snapshot.take_snapshot(Sides(self.name, mirror, CLOCK))
             )
         )
 
@@ -98,7 +98,7 @@ class Deployment:
         self.forget_imports()
         snapshot = planned.snapshot
         job = CopyJob(
-            *(snapshot.mirror, f"run of {self.folder.name}"), snapshot.node, self.destination
+            *(snapshot.name, f"run of {self.folder.name}"), snapshot.node, self.destination
         )
         outcomes = list(copy_ranges(job, planned.ranges))
         ends = {
@@ -320,7 +320,7 @@ def test_a_replay_between_two_configurations(deployments: Two) -> None:
 
     def copy(end: int) -> list[str]:
         snapshot = (plan := planned().plan).snapshot
-        job = CopyJob(snapshot.mirror, "replay", snapshot.node, two.destination)
+        job = CopyJob(snapshot.name, "replay", snapshot.node, two.destination)
         (whole,) = plan.ranges
         part = replace(whole, source=replace(whole.source, end=end))
         return [outcome.error_kind for outcome in copy_ranges(job, [part]) if outcome.error_kind]

@@ -19,6 +19,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run as driver
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.spark import job
 from tests.copying import Clusters, records_of
@@ -126,8 +127,8 @@ def country(record: Record) -> str:
 
 def run(config: Path, session: Any) -> RunResult:
     loaded = settings.load(config).mirror("handled")
-    planned = run_plan.plan(cluster_snapshot.take_snapshot("handled", loaded, CLOCK))
-    return driver.run(planned, loaded, lambda: session, [], CLOCK)
+    planned = run_plan.plan(cluster_snapshot.take_snapshot(Sides("handled", loaded, CLOCK)))
+    return driver.run(planned, lambda: session, [])
 
 
 @pytest.mark.quick

@@ -96,7 +96,7 @@ class Replayed:
 
     def copy(self, replay: Replay) -> RunResult:
         scope = topic_scope(replay.start.topic)
-        return run(replay.plan, replay.mirror, lambda: self.session, [], CLOCK, scope=scope)
+        return run(replay.plan, lambda: self.session, [], scope=scope)
 
     def replay(self, **more: Any) -> Replay:
         replay = self.start(**more)

@@ -167,7 +167,7 @@ def test_copies_of_another_entry_confirm_none(copied: Copied, relay: Command) ->
 
 
 def checkpoint_of(copied: Copied) -> Checkpoint:
-    return take_snapshot(copied.name, copied.mirror(), CLOCK).checkpoints[copied.at]
+    return take_snapshot(Sides(copied.name, copied.mirror(), CLOCK)).checkpoints[copied.at]
 
 
 @pytest.mark.parametrize("change", ["no checkpoint", "another offset"])
@@ -274,6 +274,6 @@ def test_a_run_beside_another_one_loses_no_checkpoint(copied: Copied) -> None:
         return found
 
     with patch.object(checkpoint, "read_all", read_before_others):
-        taken = take_snapshot(copied.name, copied.mirror(), CLOCK)
+        taken = take_snapshot(Sides(copied.name, copied.mirror(), CLOCK))
     assert not run_plan.plan(taken).data_losses
     assert taken.checkpoints[copied.at].next_offset == 20

@@ -17,6 +17,7 @@ from relay_pipelines.page.look import Looker
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.integration.guarded import Permitted
@@ -158,7 +159,7 @@ def test_a_topic_that_the_mirror_knows_is_hidden(
     capsys.readouterr()
 
     looker = Looker(name, load(Path(config)).mirror(name), SystemClock())
-    found = samples(looker.look(), looker.mirror, by_partition=True)
+    found = samples(looker.look(), by_partition=True)
     held_back = {sample.labels: sample.value for sample in found if sample.name == "held_back"}
     assert held_back == {(name, topic, "", "PermissionDeniedError"): 1 for topic in hidden}
 
@@ -199,7 +200,7 @@ def test_a_topic_that_may_not_be_read_holds_back_no_other(
     read = Mirror.model_validate(mirror(permitted.as_user(), destination, refused, other))
 
     def copy() -> list[RelayError]:
-        taken = cluster_snapshot.take_snapshot(topic_name[-8:], read, SystemClock())
+        taken = cluster_snapshot.take_snapshot(Sides(topic_name[-8:], read))
         copy_planned(taken)
         return list(run_plan.plan(taken).data_losses)
 

@@ -12,6 +12,7 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, lag, node_selection, offsets_by_time
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, opened
@@ -58,7 +59,7 @@ class Question:
 
     def snapshot(self) -> ClusterSnapshot:
         """Take a snapshot of both clusters."""
-        return cluster_snapshot.take_snapshot(f"q-{self.topic[-8:]}", self.mirror(), CLOCK)
+        return cluster_snapshot.take_snapshot(Sides(f"q-{self.topic[-8:]}", self.mirror(), CLOCK))
 
     def write(self, at: TopicPartition, *times_ms: int) -> None:
         """Write one batch of one record per timestamp."""
@@ -68,9 +69,7 @@ class Question:
 
     def between(self, since: int, until: int | None) -> list[tuple[int, int]]:
         """Return the offsets of a time span per partition."""
-        ranges = offsets_by_time.ranges_between(
-            self.snapshot(), since, until, self.mirror().copy_options, CLOCK
-        )
+        ranges = offsets_by_time.ranges_between(self.snapshot(), since, until)
         assert [offset_range.topic_partition for offset_range in ranges] == [
             self.first,
             self.second,
@@ -80,7 +79,7 @@ class Question:
     def oldest_ms(self, taken: ClusterSnapshot | None = None) -> float | None:
         """Return the timestamp of the oldest uncopied record, to the second."""
         now_ms = CLOCK.now_ms()
-        lags = lag.measure(taken or self.snapshot(), self.mirror().copy_options, CLOCK)
+        lags = lag.measure(taken or self.snapshot())
         age = lag.oldest_seconds(lags.values())
         return round(now_ms - age * 1000, -3) if age else None
 
@@ -139,7 +138,7 @@ def test_all_nodes_are_asked_at_once(question: Question) -> None:
         hanging = f"127.0.0.1:{silent.getsockname()[1]}"
         patience = {"request_timeout": "700ms"}
         mirror = question.mirror(DOWN, question.serving, hanging, health=patience)
-        down, serving, hung = node_selection.probe("q", mirror, CLOCK)
+        down, serving, hung = node_selection.probe(Sides("q", mirror, CLOCK))
     servers = question.source.bootstrap_servers
     assert (down.node, serving.node) == (Cluster("n0", (DOWN,)), Cluster("n1", servers))
     assert DOWN in down.error
@@ -147,7 +146,7 @@ def test_all_nodes_are_asked_at_once(question: Question) -> None:
     assert "no answer within 0.7 s" in hung.error
     assert (serving.error, sum((serving.end_offsets or {}).values())) == ("", 4)
     assert 0 < serving.latency_ms < 700
-    (state,) = node_selection.probe("q", question.mirror(deny=[question.topic]), CLOCK)
+    (state,) = node_selection.probe(Sides("q", question.mirror(deny=[question.topic]), CLOCK))
     assert (state.error, state.end_offsets) == ("", {})
 
 
@@ -186,7 +185,7 @@ def test_topics_of_two_lanes_must_not_share_a_destination(question: Question) ->
     create(question.source, other, 1, KEPT)
     mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
     for topic in (question.topic, other):
-        taken = cluster_snapshot.take_snapshot("q", mirror, CLOCK, belongs=topic.__eq__)
+        taken = cluster_snapshot.take_snapshot(Sides("q", mirror, CLOCK), belongs=topic.__eq__)
         assert list(taken.refused) == [topic]
         assert "would both be copied to" in str(taken.refused[topic])
         assert topic not in taken.accepted_targets

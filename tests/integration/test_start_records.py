@@ -65,7 +65,7 @@ class Topic:
 
     def looked_at(self, start: Any = "latest") -> ClusterSnapshot:
         """Take a snapshot that fixes no start offsets."""
-        return cluster_snapshot.take_snapshot(self.mirror_name, self.mirror(start), CLOCK)
+        return cluster_snapshot.take_snapshot(Sides(self.mirror_name, self.mirror(start), CLOCK))
 
     def snapshot(self, start: Any = "latest", **more: Any) -> ClusterSnapshot:
         return prepared(self.mirror_name, self.mirror(start, **more))
@@ -127,7 +127,7 @@ def test_a_second_driver_keeps_the_first_start_offsets(topic: Topic) -> None:
     assert [_starts(taken)[0] for taken in (first, second)] == [10, 15]
 
     for taken in (first, second):
-        prepared_snapshot.record_starts(taken, topic.mirror(), CLOCK)
+        prepared_snapshot.record_starts(taken)
 
     assert topic.starts() == {0: 10, 1: 10, 2: 10}
     assert [position.begin for position in topic.snapshot().positions] == [10] * 3
@@ -143,12 +143,12 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
 
     def overtaken(*told: Any) -> None:
         monkeypatch.setattr(prepared_snapshot, "commit", commit)
-        prepared_snapshot.record_starts(other, topic.mirror(), CLOCK)
+        prepared_snapshot.record_starts(other)
         commit(*told)
 
     monkeypatch.setattr(prepared_snapshot, "commit", overtaken)
     with pytest.raises(FencedError):
-        prepared_snapshot.record_starts(late, topic.mirror(), CLOCK)
+        prepared_snapshot.record_starts(late)
     monkeypatch.setattr(prepared_snapshot, "commit", overtaken)
 
     assert [position.begin for position in topic.snapshot().positions] == [15] * 3

@@ -23,6 +23,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run as driver
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.chaos import source_data
 from tests.contract.interleaved_transactions import InterleavedTransactions
@@ -72,8 +73,8 @@ def destination_cluster(
 
 def run(config: Path, session: Any) -> RunResult:
     loaded = settings.load(config).mirror("versions")
-    planned = run_plan.plan(cluster_snapshot.take_snapshot("versions", loaded, CLOCK))
-    return driver.run(planned, loaded, lambda: session, [], CLOCK)
+    planned = run_plan.plan(cluster_snapshot.take_snapshot(Sides("versions", loaded, CLOCK)))
+    return driver.run(planned, lambda: session, [])
 
 
 def test_three_runs_copy_everything_once(

@@ -389,10 +389,9 @@ def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: 
     assert not divergences(environment.health(first.cursor)), "a check only looks"
 
     why = {"other": str(found.description)}
-    kafka = environment.resources[kafka_key()]
-    settings = kafka.mirror(environment.name)
-    to, options = settings.destination_cluster, settings.copy_options
-    owners.set_quarantine(environment.name, to, why, options, kafka.clock)
+    sides = environment.resources[kafka_key()].sides(environment.name)
+    with sides.destination() as client:
+        owners.set_quarantine(client, why)
     second = environment.health(first.cursor)
     assert divergences(second) == [("other", False)]
     assert "quarantined" in str(second.skip_reason)
@@ -400,7 +399,8 @@ def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: 
     (available,) = evaluations(second, naming.AVAILABLE)
     assert not available.passed
     assert not environment.check(available.asset_key, naming.AVAILABLE).passed
-    owners.set_quarantine(environment.name, to, {"other": ""}, options, kafka.clock)
+    with sides.destination() as client:
+        owners.set_quarantine(client, {"other": ""})
     third = environment.health(second.cursor)
     assert divergences(third) == [("other", True)]
     assert seen(third) == {"other": "AssetMaterialization"}

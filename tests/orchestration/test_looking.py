@@ -96,9 +96,9 @@ class Looker(InProcessEnvironment):
         self.write_as(None, topic, **mirror)
         wanted = settings.load(self.config).mirror(self.name)
         taken = prepared_snapshot.prepare_snapshot(
-            lambda: cluster_snapshot.take_snapshot(self.name, wanted, CLOCK), wanted, CLOCK
+            lambda: cluster_snapshot.take_snapshot(Sides(self.name, wanted, CLOCK))
         )
-        topics.create(taken, None, wanted.copy_options, CLOCK)
+        topics.create(taken)
         job = CopyJob(self.name, "run", taken.node, taken.destination)
         outcomes = list(copy_ranges(job, run_plan.plan(taken).ranges))
         assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)

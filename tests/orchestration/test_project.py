@@ -27,6 +27,7 @@ from relay_pipelines.model import CopyJob, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import records_of
 from tests.orchestration import graphql
@@ -262,7 +263,7 @@ def test_windows_that_failed_come_with_the_next(
     environment.fill(topic, ["second"] * 30, partition=1)
     (failed,) = set(environment.freeze()) - {before}
     mirror, clock = load(environment.config).mirror(environment.name), SystemClock()
-    taken = cluster_snapshot.take_snapshot(environment.name, mirror, clock)
+    taken = cluster_snapshot.take_snapshot(Sides(environment.name, mirror, clock))
     (first, _) = run_plan.plan(taken).ranges
     job = CopyJob(environment.name, earlier.run_id, taken.node, taken.destination, window=failed)
     assert [one.error for one in copy_ranges(job, [first])] == [""]

@@ -21,10 +21,10 @@ from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.records import encode
+from relay_pipelines.sides import Sides
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import (
     AT,
-    DESTINATION,
     Clock,
     checkpoints_of,
     copy,
@@ -93,13 +93,14 @@ def world(tmp_path: Path) -> World:
 def accept(world: World, position: Position, known: Sequence[Checkpoint] = ()) -> str:
     """Accept a loss as a driver does, and return what was lost."""
     snapshot: Any = SimpleNamespace(
-        mirror="m", node=SimpleNamespace(name="source"), destination=DESTINATION,
+        name="m", node=SimpleNamespace(name="source"),
+        destination_client=Sides("m", world.mirror, Clock()).destination,
         positions=[position], lost=[position], checkpoints={one.source: one for one in known},
         checkpoint_ends={}, owners={}, destinations={"a": "a"}, destination_topics={},
         owner_of=lambda at: own_id("m", at),
     )  # fmt: skip
     with world.answering(), patch.object(topics, "create_state_topics"):
-        (lost,) = prepared_snapshot.accept_losses(snapshot, world.mirror, Clock())
+        (lost,) = prepared_snapshot.accept_losses(snapshot)
     return lost.what
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -29,7 +30,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.owners import moved_id, own_id
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol import reader
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.error_codes import CONCURRENT_TRANSACTIONS
 from tests.support.copies_in_memory import destination
 from tests.support.fake_cluster import FakeCluster, served
@@ -213,9 +214,12 @@ def claim(
     wanted: list[CopyRange], owned_by: Mapping[TopicPartition, str] | None = None
 ) -> dict[TopicPartition, RelayError]:
     snapshot: Any = SimpleNamespace(
-        mirror="m", checkpoints={}, owners=owned_by or {}, destination=DESTINATION
+        name="m",
+        checkpoints={},
+        owners=owned_by or {},
+        destination_client=partial(destination_client, "m", DESTINATION, clock=Clock()),
     )
-    return owners.claim(snapshot, wanted, IMPATIENT, Clock())
+    return owners.claim(snapshot, wanted, IMPATIENT)
 
 
 def owned(copies: FakeCluster) -> set[bytes]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import owners
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from tests.support.copies_in_memory import destination
 from tests.support.fake_cluster import served
 from tests.support.filled import Clock, chains, filled, values
@@ -127,9 +128,12 @@ class World:
             for at in [TopicPartition(topic, 0)]
         ]
         options = replace(OPTIONS, chunk_bytes=self._random.choice([700, 1_500, 6_000, 1 << 20]))
-        snapshot: Any = SimpleNamespace(mirror="m", destination=DESTINATION)
+        snapshot: Any = SimpleNamespace(
+            name="m",
+            destination_client=partial(destination_client, "m", DESTINATION, clock=Clock()),
+        )
         snapshot.checkpoints, snapshot.owners = known.checkpoints, known.owners
-        owners.claim(snapshot, ranges, options, Clock())
+        owners.claim(snapshot, ranges, options)
         self.zombies.append((ranges, options))
         return list(copy_ranges(job(options), ranges, Clock())) if copies else []
 

@@ -15,6 +15,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.support.independent import until
@@ -24,8 +25,8 @@ CLOCK = SystemClock()
 
 def prepared(name: str, mirror: Mirror, *more: Any) -> ClusterSnapshot:
     """Take the snapshot with which a run begins: its decisions are written down."""
-    take = partial(cluster_snapshot.take_snapshot, name, mirror, CLOCK, *more)
-    return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
+    take = partial(cluster_snapshot.take_snapshot, Sides(name, mirror, CLOCK), *more)
+    return prepared_snapshot.prepare_snapshot(take)
 
 
 def copy_planned(
@@ -34,13 +35,13 @@ def copy_planned(
     """Copy the first ranges of a plan, wait for their checkpoints; return all ranges."""
     ranges = run_plan.plan(taken).ranges
     wanted = ranges[:only]
-    copying = CopyJob(taken.mirror, "run", taken.node, taken.destination, **job)
+    copying = CopyJob(taken.name, "run", taken.node, taken.destination, **job)
     errors = [outcome.error for outcome in copy_ranges(copying, wanted)]
     assert errors == [""] * len(wanted)
 
     def reached() -> bool:
         with ClusterClient(taken.destination, DestinationError) as client:
-            found = checkpoint.read_all(client, taken.mirror).checkpoints
+            found = checkpoint.read_all(client, taken.name).checkpoints
         ends = {each.source.topic_partition: each.source.end for each in wanted}
         return all(at in found and found[at].next_offset == ends[at] for at in ends)
 

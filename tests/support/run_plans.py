@@ -8,7 +8,16 @@ from relay_pipelines.model import Cluster
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import Target
 from relay_pipelines.run.run_plan import RunPlan, plan
+from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+MIRROR = Mirror.model_validate(
+    {
+        "source": {"nodes": [{"name": "one", "bootstrap_servers": ["a:1"]}]},
+        "destination": {"bootstrap_servers": ["b:1"]},
+    }
+)
 
 
 def plan_of(
@@ -18,10 +27,14 @@ def plan_of(
 
 
 def snapshot_of(
-    mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]
+    mirror: str,
+    node: str,
+    destinations: Mapping[str, str],
+    positions: Sequence[Position],
+    settings: Mirror = MIRROR,
 ) -> ClusterSnapshot:
     return ClusterSnapshot(
-        mirror=mirror,
+        sides=Sides(mirror, settings),
         node=Cluster(node, ("a:1",)),
         destination=Cluster("destination", ("b:1",)),
         decisions=(),

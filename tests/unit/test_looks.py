@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +19,7 @@ from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Spark
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
 from tests.support.copies_in_memory import AT, Clock
 from tests.support.fake_cluster import served
@@ -38,8 +41,9 @@ def refused(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def look(world: World, *, configs: bool = True) -> ClusterSnapshot:
-    return take_snapshot("m", world.mirror, Clock(), configs=configs)
+def look(world: World, *, configs: bool = True, **changes: Any) -> ClusterSnapshot:
+    mirror = world.mirror.model_copy(update=changes)
+    return take_snapshot(Sides("m", mirror, Clock()), configs=configs)
 
 
 def test_status_says_that_a_topic_is_refused(
@@ -68,13 +72,13 @@ def test_status_says_that_a_topic_is_refused(
 
 def test_no_loss_of_what_is_refused_is_accepted(refused: World) -> None:
     """It would be given up for a copy that does not go on; once it does, the loss is accepted."""
-    mirror = refused.mirror.model_copy(update={"on_data_loss": OnDataLoss.CONTINUE})
+    take = partial(look, refused, on_data_loss=OnDataLoss.CONTINUE)
     before = len(refused.copies.logs[checkpoint.TOPIC].entries)
-    found = prepare_snapshot(lambda: look(refused), mirror, Clock())
+    found = prepare_snapshot(take)
     assert (found.accepted, list(found.lost)) == ((), [])
     assert len(refused.copies.logs[checkpoint.TOPIC].entries) == before
     refused.copies.without_configs.clear()
-    found = prepare_snapshot(lambda: look(refused), mirror, Clock())
+    found = prepare_snapshot(take)
     assert list(map(type, found.accepted)) == [RetentionPassedError]
 
 

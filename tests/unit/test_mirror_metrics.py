@@ -20,6 +20,7 @@ from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.lag import PartitionLag
 from tests.support.independent import until
 from tests.support.run_plans import snapshot_of
@@ -46,13 +47,13 @@ def look(**changes: Any) -> Look:
         at: PartitionLag(records, 7.0 if records else 0.0)
         for at, records in lag_records(POSITIONS).items()
     }
-    snapshot = snapshot_of("m", "one", {"orders": "orders", "urgent": "urgent"}, POSITIONS)
+    snapshot = snapshot_of("m", "one", {"orders": "orders", "urgent": "urgent"}, POSITIONS, MIRROR)
     return Look(replace(snapshot, **changes), lags, config_differences=0, taken_ms=60_000)
 
 
 def values(found: Look, name: str, *, by_partition: bool = True) -> dict[tuple[str, ...], float]:
     """The values of a metric by its labels but the mirror."""
-    everything = list(samples(found, MIRROR, by_partition=by_partition))
+    everything = list(samples(found, by_partition=by_partition))
     assert all(len(sample.labels) == len(LABELS[sample.name]) for sample in everything)
     assert {sample.labels[0] for sample in everything} == {"m"}
     return {sample.labels[1:]: sample.value for sample in everything if sample.name == name}
@@ -127,9 +128,9 @@ def test_the_number_of_series_is_bounded() -> None:
     lags = {position.topic_partition: PartitionLag(0, 0.0) for position in many}
     found = replace(look(positions=many), lags=lags)
     uncommitted, topics, others, hidden = 6, 2, 2 + len(State), 2 * (2 + 2)
-    by_partition = list(samples(found, MIRROR, by_partition=True))
+    by_partition = list(samples(found, by_partition=True))
     assert len(by_partition) == uncommitted * 500 + topics + others + hidden
-    by_topic = list(samples(found, MIRROR, by_partition=False))
+    by_topic = list(samples(found, by_partition=False))
     assert len(by_topic) == uncommitted + topics + others + hidden
 
 
@@ -180,7 +181,7 @@ class Looks:
         if self.error is not None:
             raise self.error
         found = look()
-        return replace(found, snapshot=replace(found.snapshot, mirror=name))
+        return replace(found, snapshot=replace(found.snapshot, sides=Sides(name, MIRROR)))
 
 
 @pytest.fixture

@@ -428,7 +428,7 @@ def watched(topics: int = 1, **changes: Any) -> Watched:
     snapshot = replace(snapshot, checkpoints=known)
     lags = {at: PartitionLag(lag, 2.0 * lag) for at, lag in lag_records(positions).items()}
     look = Look(snapshot, lags, 0, 0)
-    page = page_of(look, MIRROR)
+    page = page_of(look)
     found = json_output.watched(look, page, {name: Rate(1.0, 3.0) for name in names})
     return Watched(replace(page, findings=()), {**found, "last_error": None, **changes})
 

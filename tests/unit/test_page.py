@@ -28,6 +28,7 @@ from relay_pipelines.plan.topic_selection import TopicDecision
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.lag import PartitionLag
 from scripts import reference
 from tests.support.doc_blocks import ROOT
@@ -77,7 +78,7 @@ def look_at(
         if position.topic_partition.topic in committed
     }
     topics = {position.topic_partition.topic for position in positions}
-    snapshot = snapshot_of("m", "one", {topic: topic for topic in topics}, positions)
+    snapshot = snapshot_of("m", "one", {topic: topic for topic in topics}, positions, MIRROR)
     decisions = [TopicDecision(topic, included=True, why="") for topic in topics]
     snapshot = replace(snapshot, checkpoints=checkpoints, decisions=decisions, **changes)
     return Look(snapshot, lags, 0, NOW, hidden or [])
@@ -128,7 +129,7 @@ STATES_FOUND = [
 @titled("positions, ages, committed, state, held", STATES_FOUND)
 def test_the_state(positions, ages, committed, state, held) -> None:
     """It is that of what nothing holds back; a mirror copies if somebody commits."""
-    page = page_of(look_at(positions, ages, committed), MIRROR)
+    page = page_of(look_at(positions, ages, committed))
     assert page.state is state
     assert [f"{each.reason} {' '.join(each.topics)}" for each in page.held] == held
 
@@ -149,18 +150,18 @@ def test_what_no_cluster_says_is_unknown() -> None:
 def test_topics_that_all_wait_are_not_held_back_beside_others() -> None:
     """A copier that hangs for longer than a short target leaves no topic out: nobody copies."""
     window = MIRROR.window.model_copy(update={"lag_target": 30_000})
-    mirror = MIRROR.model_copy(update={"window": window})
-    late = look_at([waiting("a"), waiting("b")], {"a": 40, "b": 45}, {"a": 41, "b": 42})
-    page = page_of(late, mirror)
+    short: dict[str, Any] = {"sides": Sides("m", MIRROR.model_copy(update={"window": window}))}
+    late = look_at([waiting("a"), waiting("b")], {"a": 40, "b": 45}, {"a": 41, "b": 42}, **short)
+    page = page_of(late)
     assert (page.state, page.held) == (State.BEHIND, ())
-    alone = page_of(look_at([waiting("a")], {"a": 40}, {"a": 41}), mirror)
+    alone = page_of(look_at([waiting("a")], {"a": 40}, {"a": 41}, **short))
     assert (alone.state, alone.held) == (State.BEHIND, ())
 
 
 def test_who_copies() -> None:
     """What is known is said, not guessed; a reset shows no copier."""
     look = look_at([waiting("a"), copied("b")], {"a": 700}, {"a": 800, "b": 3})
-    (held,) = page_of(look, MIRROR).held
+    (held,) = page_of(look).held
     assert held.what == (
         "nothing of it was committed for longer than its lag target; others are copied"
     )
@@ -168,7 +169,7 @@ def test_who_copies() -> None:
     moved = {
         place: replace(each, run_id=BY_DRIVER) for place, each in look.snapshot.checkpoints.items()
     }
-    page = page_of(replace(look, snapshot=replace(look.snapshot, checkpoints=moved)), MIRROR)
+    page = page_of(replace(look, snapshot=replace(look.snapshot, checkpoints=moved)))
     assert (page.state, page.copier) == (State.NOT_COPYING, None)
 
 
@@ -178,7 +179,7 @@ class TestHeld:
     def test_topic_partitions_are_joined_by_reason(self) -> None:
         """One item per topic and reason, with what waits in all of its topic-partitions."""
         look = look_at([recreated("a"), recreated("a", 1), recreated("b")], {"a": 30})
-        first, second = page_of(look, MIRROR).held
+        first, second = page_of(look).held
         assert first.topic_partitions == (at("a"), at("a", 1))
         assert (first.lag, second.topics) == (PartitionLag(10, 30), ["b"])
         assert first.command == "relay ledger --mirror m --topic a --last 5"
@@ -186,18 +187,18 @@ class TestHeld:
     def test_reasons(self) -> None:
         """One for all topics is one item; losses come first; a refused topic is held as a whole."""
         lost = [replace(copied(name), ledger_lost=True, mirror="m") for name in "abcde"]
-        (held,) = page_of(look_at(lost), MIRROR).held
+        (held,) = page_of(look_at(lost)).held
         assert (held.reason, held.command) == ("LedgerLostError", "relay restore --mirror m")
         where = page_view.where(held)
         assert where == "a, b, c and 2 topics more (5 topic-partitions, nothing waits)"
         unreadable = {at("a"): SourceError("it has no leader")}
-        page = page_of(look_at([copied("b"), recreated("z")], unreadable=unreadable), MIRROR)
+        page = page_of(look_at([copied("b"), recreated("z")], unreadable=unreadable))
         assert [each.reason for each in page.held] == ["TopicRecreatedError", "SourceError"]
         assert page.held[1].lag is None
         assert page.lag.records == 5
         refused = {"a": ConfigError("another mirror copies there").of(at("a"))}
         positions = [waiting("a"), Position(at("a", 1), 0, 9, 0), copied("b")]
-        (held,) = page_of(look_at(positions, refused=refused), MIRROR).held
+        (held,) = page_of(look_at(positions, refused=refused)).held
         assert held.topic_partitions == (at("a"), at("a", 1))
 
     def test_transactions(self) -> None:
@@ -209,7 +210,7 @@ class TestHeld:
             OpenTransaction(OffsetRange(at("a"), 5, 9), 7, "x", since),
             OpenTransaction(OffsetRange(at("b"), 5, 9), 7, "x", NOW - 9_000),
         ]
-        first, second = page_of(look_at([opened, fresh], hidden=hidden), MIRROR).held
+        first, second = page_of(look_at([opened, fresh], hidden=hidden)).held
         assert (first.reason, first.lag) == ("OpenTransaction", PartitionLag(50, 700))
         assert "--bootstrap-server a:1 find-hanging --topic a --partition 0" in first.command
         assert (second.reason, second.lag) == ("HiddenCopies", PartitionLag(4, 700))
@@ -226,7 +227,7 @@ class TestHeld:
     def test_a_transaction_of_a_mirror_is_not_to_be_aborted(self, producer: str, then: str) -> None:
         """It may have been committed elsewhere, with the checkpoint that names its records."""
         hidden = [OpenTransaction(OffsetRange(at("b"), 5, 9), 7, producer, NOW - 700_000)]
-        (held,) = page_of(look_at([copied("b")], hidden=hidden), MIRROR).held
+        (held,) = page_of(look_at([copied("b")], hidden=hidden)).held
         assert then in held.remedy
 
 
@@ -235,33 +236,33 @@ class TestText:
 
     def test_lines(self) -> None:
         """Three of a healthy mirror; an open transaction, no copier, a node that is behind."""
-        page = page_of(look_at([waiting("a")], {"a": 4.0}, {"a": 3.0}), MIRROR)
+        page = page_of(look_at([waiting("a")], {"a": 4.0}, {"a": 3.0}))
         assert list(page_view.text(page)) == [
             "m: copying",
             "  waiting    60 records, the oldest 4.0 s old",
             "  copied by  run run-1 from node one; last commit 3.0 s ago",
         ]
         opened = replace(copied("a"), high_watermark=150, open_since_ms=NOW - 9_000)
-        page = page_of(look_at([opened], {}, {"a": 3}), MIRROR)
+        page = page_of(look_at([opened], {}, {"a": 3}))
         assert list(page_view.text(page))[2] == (
             "  open       50 records, the oldest 9.0 s old:"
             " a transaction at the source has not ended"
         )
-        lines = list(page_view.text(page_of(look_at([waiting("a")], {"a": 90}), MIRROR)))
+        lines = list(page_view.text(page_of(look_at([waiting("a")], {"a": 90}))))
         assert lines[0] == "m: not copying"
         assert lines[2] == "  copied by  nobody yet; node one would be read"
         assert lines[3:] == [
             "  next       relay run --mirror m",
             "  read       the page 'RelayStalled' of the documentation",
         ]
-        page = replace(page_of(look_at([copied("a")], {}, {"a": 1}), MIRROR), node_behind=1_020)
+        page = replace(page_of(look_at([copied("a")], {}, {"a": 1})), node_behind=1_020)
         assert "from node one, itself 1,020 behind; last commit" in page_view.copier(page)
 
     def test_what_is_held_back_stands_first(self) -> None:
         """With the reason, what to do in the end, the command to begin with, and where to read."""
-        page = page_of(look_at([recreated("a"), copied("b")], {"a": 30}, {"b": 3}), MIRROR)
+        page = page_of(look_at([recreated("a"), copied("b")], {"a": 30}, {"b": 3}))
         why = ANOTHER_LOG
-        then = page_of(look_at([recreated("a")]), MIRROR).held[0].remedy
+        then = page_of(look_at([recreated("a")])).held[0].remedy
         assert page.held[0].runbook == (
             "section 'TopicRecreatedError' of the page 'RelayGuard' of the documentation"
         )
@@ -280,7 +281,7 @@ class TestText:
         """The copy goes on from another one, and nobody else says that it is the last."""
         silent = NodeVerdict("two", eligible=False, healthy=False, why="silent")
         verdicts = NodeVerdict("one", eligible=True, healthy=True), silent
-        page = page_of(look_at([copied("a")], {}, {"a": 1}, verdicts=verdicts), MIRROR)
+        page = page_of(look_at([copied("a")], {}, {"a": 1}, verdicts=verdicts))
         (note,) = map(str, page.findings)
         assert note == "node two cannot be read now: silent; see `relay nodes`"
         assert any(note in line for line in page_view.text(page))
@@ -301,7 +302,7 @@ class TestText:
 
     def test_markdown_and_json_have_the_same_facts(self) -> None:
         """Every number, name and command of the text is on Dagster's page, and in the document."""
-        page = page_of(look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3}), MIRROR)
+        page = page_of(look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3}))
         shown = page_view.markdown(page)
         for line in page_view.text(page):
             assert line[13:] in shown

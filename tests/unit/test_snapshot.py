@@ -39,7 +39,6 @@ from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import (
     AT,
     DESTINATION,
-    OPTIONS,
     checkpoints_of,
     destination,
     filled,
@@ -77,10 +76,8 @@ def test_nothing_is_written_while_another_deployment_copies() -> None:
     sides: dict[str, Any] = {"source": {"nodes": [{"name": "n", **nobody}]}, "destination": nobody}
     mirror = Mirror.model_validate(sides | {"on_data_loss": OnDataLoss.CONTINUE})
     lost = Position(TopicPartition("a", 0), low_watermark=3, end_offset=5, next_offset=1)
-    looks: Iterator[ClusterSnapshot] = iter([snapshot_of("m", "n", {"a": "a"}, [lost])])
-    found = prepare_snapshot(
-        lambda: next(looks), mirror, SystemClock(), waits=lambda snapshot: bool(snapshot.lost)
-    )
+    looks: Iterator[ClusterSnapshot] = iter([snapshot_of("m", "n", {"a": "a"}, [lost], mirror)])
+    found = prepare_snapshot(lambda: next(looks), waits=lambda snapshot: bool(snapshot.lost))
     assert found.lost == [lost]
     assert not found.accepted
 
@@ -148,15 +145,18 @@ def test_threads_get_the_same() -> None:
 @pytest.mark.parametrize("what", ["a doubt", "a quarantine"])
 def test_what_a_run_notes_goes_to_the_cluster_that_it_has_read(what: str) -> None:
     """An address may lead elsewhere by then: nothing is said to another cluster."""
-    copies, clock = destination("a"), SystemClock()
-    there = replace(DESTINATION, id="the one that was read")
+    copies, there = destination("a"), replace(DESTINATION, id="the one that was read")
     snapshot = replace(snapshot_of("m", "n", {"a": "a"}, []), destination=there)
+    outcomes: list[Any] = [SimpleNamespace(diverged={"n": "other records"})]
+    result = RunResult("m", run_id="run", topics={}, outcomes=outcomes)
+    nobody: Any = None
+    run = _Run(snapshot.sides, nobody, result, [], never, Sources())
     note = {
         "a doubt": partial(owners.note_doubts, snapshot, {AT: 7}),
-        "a quarantine": partial(owners.set_quarantine, "m", there, {"n": "other records"}),
+        "a quarantine": partial(run._quarantine_diverged_nodes, snapshot),
     }[what]
     with served(destination=copies), pytest.raises(WrongClusterError):
-        note(OPTIONS, clock)
+        note()
     assert not copies.logs[checkpoint.TOPIC].entries
     assert not copies.ids
 
@@ -175,9 +175,9 @@ def test_a_doubt_is_of_what_the_run_has_committed_before(planned: int) -> None:
         plan = plan_of("m", "source", {"a": "a"}, [])
         checkpoints = known_then.get(planned, {})
         snapshot = replace(plan.snapshot, destination=DESTINATION, checkpoints=checkpoints)
-        nobody: Any = SimpleNamespace(copy_options=OPTIONS)
+        nobody: Any = None
         result = RunResult("m", run_id="run", topics={}, outcomes=[failed])
-        run = _Run(nobody, nobody, result, [], clock, never, Sources())
+        run = _Run(snapshot.sides, nobody, result, [], never, Sources())
         run._note_doubts(replace(plan, snapshot=snapshot))
         with ClusterClient(DESTINATION, DestinationError) as client:
             assert checkpoint.read_all(client, "m").doubted == {AT}

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.output.formatting import count, plural
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides as MirrorSides
 from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
 from tests.chaos import compare
 from tests.chaos.groups.sides import (
@@ -111,7 +111,7 @@ def _taken_on(sides: Sides) -> list[str]:
     """Return the copies that a mirror would copy which does not deny them."""
     (side,) = (side for side in SIDES if not DENIED[side])
     name, copies = mirror_from(side), copy_of(other(side)).topic
-    snapshot = take_snapshot(name, load(sides.config).mirror(name), SystemClock(), configs=False)
+    snapshot = take_snapshot(MirrorSides(name, load(sides.config).mirror(name)), configs=False)
     return [] if copies in snapshot.refused else [f"{name} does not refuse {copies}"]
 
 

@@ -18,6 +18,7 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.chaos.storm.faults import NODES
 
@@ -120,13 +121,13 @@ class Mirroring:
         deadline = self._clock.monotonic() + _RUN_SECONDS
         self.tally.runs += 1
         try:
-            planned = run_plan.plan(cluster_snapshot.take_snapshot(NAME, self._mirror, self._clock))
+            planned = run_plan.plan(
+                cluster_snapshot.take_snapshot(Sides(NAME, self._mirror, self._clock))
+            )
             result = run(
                 planned,
-                self._mirror,
                 self._session,
                 [self.watch],
-                self._clock,
                 stop=lambda: self._clock.monotonic() > deadline,
             )
         except RelayError as error:
@@ -146,9 +147,10 @@ class Mirroring:
 
     def release_nodes(self) -> None:
         """Release the nodes from quarantine, like a person who believes that they are equal."""
-        with suppress(RelayError):  # the destination is away for the moment
-            to, options = self._mirror.destination_cluster, self._mirror.copy_options
-            set_quarantine(NAME, to, dict.fromkeys(NODES, ""), options, self._clock)
+        sides = Sides(NAME, self._mirror, self._clock)
+        # the destination may be away for the moment
+        with suppress(RelayError), sides.destination() as client:
+            set_quarantine(client, dict.fromkeys(NODES, ""))
 
     def begin(self, within_seconds: float) -> None:
         """Run until something was copied, so that Spark is warm."""

@@ -18,6 +18,7 @@ from relay_pipelines.replay.replay import plan_replay, start_replay
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.integration.tampering.acts import (
     HOUR_MS,
@@ -118,9 +119,9 @@ def renamed(to: str, where: ResetTo) -> Action:
         topics.setdefault("rename", {})[row.name] = to
         mirror = stage.settings(row.mirror)
         snapshot = cluster_snapshot.take_snapshot(
-            row.mirror, mirror, CLOCK, row.name, configs=False
+            Sides(row.mirror, mirror, CLOCK), row.name, configs=False
         )
-        moved = reset.execute(snapshot, mirror, reset.plan_resets(snapshot, where), CLOCK)
+        moved = reset.execute(snapshot, reset.plan_resets(snapshot, where))
         assert [is_moved for _, is_moved in moved] == [True]
 
     return act
@@ -139,7 +140,7 @@ def replayed(to: str = "") -> Action:
         mirrors = load(stage.config).mirrors
         planned = plan_replay(mirrors, row.mirror, request, _no_spark, CLOCK)
         replay = start_replay(planned, CLOCK)
-        result = run(replay.plan, replay.mirror, lambda: stage.session, [], CLOCK)
+        result = run(replay.plan, lambda: stage.session, [])
         assert result.failures == []
 
     return act
@@ -173,8 +174,8 @@ def quarantine(stage: Stage, row: Row) -> None:
     """Put the node in quarantine that has other records, and name it first."""
     nodes = stage.sections[row.mirror]["source"]["nodes"]
     nodes.reverse()
-    settings, why = stage.settings(row.mirror), {"one": "other records"}
-    set_quarantine(row.mirror, settings.destination_cluster, why, settings.copy_options, CLOCK)
+    with Sides(row.mirror, stage.settings(row.mirror), CLOCK).destination() as client:
+        set_quarantine(client, {"one": "other records"})
 
 
 def second_node_first(stage: Stage, row: Row) -> None:

@@ -288,7 +288,7 @@ class Stage:
     def run(self, mirror: str, topic: str | None = None) -> None:
         """Copy what is new, and require success."""
         bound = self.bound(mirror)
-        result = run(bound.prepare(topic), bound.settings, lambda: self.session, [], CLOCK)
+        result = run(bound.prepare(topic), lambda: self.session, [])
         assert result.failures == [], result.failures
 
     def bound(self, mirror: str) -> api.Mirror:

@@ -123,7 +123,7 @@ def window_check(stage: Stage, mirror: str) -> Cells:
     ranges = [OffsetRange(at, 0, end) for at, end in sorted(copied.items())]
     frozen = FrozenWindow("window", tuple(ranges), planned_at_ms=stage.began_ms)
     try:
-        snapshot = cluster_snapshot.take_snapshot(mirror, kafka.mirror(mirror), CLOCK)
+        snapshot = cluster_snapshot.take_snapshot(Sides(mirror, kafka.mirror(mirror), CLOCK))
         last_round = copy_round(
             *(kafka, lambda: stage.session, snapshot, frozen, []),
             lane="main",
@@ -156,7 +156,7 @@ def exporter(stage: Stage, mirror: str) -> Cells:
         return {ALL: Cell(FOUND, (f"`up` is 0: {error}",))}
     cells = []
     failed = set()
-    for sample in samples(look, settings, by_partition=True):
+    for sample in samples(look, by_partition=True):
         if not sample.value:
             continue
         if sample.name == "held_back":
