@@ -22,6 +22,12 @@ mirrors:
         - {name: node1, bootstrap_servers: [kafka-a:9092]}
     destination: {bootstrap_servers: [kafka-b:9092]}
 """
+SIDES = {
+    "source": {"nodes": [{"name": "one", "bootstrap_servers": "127.0.0.1:1"}]},
+    "destination": {"bootstrap_servers": "127.0.0.1:1"},
+}
+"""What every mirror has, of clusters that nobody reaches."""
+
 NODE_PATH = "mirrors.orders.source.nodes[0]"
 SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "relay", "password": "p"}
 TOKEN = {

@@ -50,6 +50,10 @@ class FakeRegistry:
         content = {"schema": text, **more}
         self.subjects.setdefault(subject, {})[number] = Stored(schema_id, content, deleted)
 
+    def take(self, other: FakeRegistry) -> None:
+        """Store what another registry has, and nothing else."""
+        self.subjects = {name: dict(some) for name, some in other.subjects.items()}
+
     def answer(self, target: str, authorization: str) -> Answer:
         parts = urlsplit(target)
         path = [unquote(each) for each in parts.path.strip("/").split("/")]

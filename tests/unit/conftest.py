@@ -38,8 +38,8 @@ def load_mirror(write_config: Callable[[str], Path]) -> Callable[..., Mirror]:
 
 @pytest.fixture(scope="session")
 def wordings(request: pytest.FixtureRequest) -> Iterator[Wordings]:
-    """How relay.yaml is refused, word for word."""
+    """What people read, word for word."""
     updates = request.config.getoption("update_wordings")
-    kept = Wordings(Path(__file__).parent / "settings_wordings.txt", updates=updates)
+    kept = Wordings(Path(__file__).parent / "wordings.txt", updates=updates)
     yield kept
     kept.close()

@@ -86,16 +86,14 @@ def test_the_environment_may_name_the_configuration_or_be_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """RELAY_CONFIG_YAML replaces the file that RELAY_CONFIG names; --config wins."""
-    monkeypatch.setenv("RELAY_CONFIG", "from-the-environment.yaml")
-    assert main(["status"]) == 2
-    assert main(["status", "-c", "given.yaml"]) == 2
-    named = re.findall(r"error: (\S+) does not exist", capsys.readouterr().err)
-    assert named == ["from-the-environment.yaml", "given.yaml"]
-    monkeypatch.setenv("RELAY_CONFIG_YAML", "mirrors: 1")
-    assert main(["status"]) == 2
-    assert main(["status", "-c", "given.yaml"]) == 2
-    named = re.findall(r"error: (\S+)", capsys.readouterr().err)
-    assert named == ["RELAY_CONFIG_YAML:1:", "given.yaml"]
+    for variable, value, named in (
+        ("RELAY_CONFIG", "from-the-environment.yaml", "from-the-environment.yaml"),
+        ("RELAY_CONFIG_YAML", "mirrors: 1", "RELAY_CONFIG_YAML:1:"),
+    ):
+        monkeypatch.setenv(variable, value)
+        assert (main(["status"]), main(["status", "-c", "given.yaml"])) == (2, 2)
+        found = re.findall(r"error: (\S+)", capsys.readouterr().err)
+        assert found == [named, "given.yaml"]
 
 
 def test_a_bug_and_ctrl_c_are_one_line(
@@ -126,16 +124,12 @@ def test_a_bug_and_ctrl_c_are_one_line(
 @pytest.mark.parametrize(
     ("arguments", "slow"),
     [
-        (["--help"], (*SLOW, "pydantic", "kafka.protocol", "aiokafka.record", "rich")),
-        (["init"], SLOW),
-        (["check"], SLOW),
-        (["status"], SLOW),
-        (["run"], SLOW),
+        ("--help", (*SLOW, "pydantic", "kafka.protocol", "aiokafka.record", "rich")),
+        *((command, SLOW) for command in ("init", "check", "status", "run")),
     ],
-    ids=lambda given: given[0],
 )
 def test_slow_packages_are_imported_late(
-    tmp_path: Path, arguments: list[str], slow: tuple[str, ...]
+    tmp_path: Path, arguments: str, slow: tuple[str, ...]
 ) -> None:
     """None before it has records to copy; and none ever imports the Kafka libraries' clients."""
     (tmp_path / "relay.yaml").write_text(UNREACHABLE)
@@ -143,19 +137,21 @@ def test_slow_packages_are_imported_late(
         "import sys; from relay_pipelines.cli import main; code = main(sys.argv[1:])\n"
         f"print('imported', *[name for name in {slow} if name in sys.modules])"
     )
-    command = [sys.executable, "-c", program, *arguments]
+    command = [sys.executable, "-c", program, arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "imported"
     assert "Traceback" not in done.stderr
 
 
+PROGRAM = "import sys; from relay_pipelines.cli import main; sys.exit(main())"
+
+
 def test_processes_of_their_own(tmp_path: Path) -> None:
     """A closed pipe ends it quietly; a user's module imports all of the Kafka libraries."""
-    program = "import sys; from relay_pipelines.cli import main; sys.exit(main(['--help']))"
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-c", program]
     to: dict[str, Any] = {"stdout": writer, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", PROGRAM, "--help"]
     done = subprocess.run(command, cwd=tmp_path, text=True, check=False, **to)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
@@ -170,9 +166,8 @@ def test_processes_of_their_own(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == [
-        *("KafkaProducer", "AIOKafkaConsumer", "KafkaConnection", "MetadataRequest", "False")
-    ], done.stderr
+    names = "KafkaProducer AIOKafkaConsumer KafkaConnection MetadataRequest False\n"
+    assert done.stdout == names, done.stderr
 
 
 IS_FULL = "the output cannot be written: No space left on device; write to another file"
@@ -201,9 +196,8 @@ def test_what_cannot_be_written_is_one_line(
         "a->b.enabled=true\na->b.topics=gr\u00f6\u00dfe\n",
         encoding="utf-8",
     )
-    program = "import sys; from relay_pipelines.cli import main; sys.exit(main())"
     done = subprocess.run(
-        ["sh", "-c", f"exec '{sys.executable}' -c '{program}' {command}"],
+        ["sh", "-c", f"exec '{sys.executable}' -c '{PROGRAM}' {command}"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONIOENCODING": "ascii" if "mm2" in command else "utf-8"},
         capture_output=True,

@@ -15,14 +15,11 @@ from relay_pipelines.orchestration.lane import Lane, lanes_of, ops, shares
 from relay_pipelines.orchestration.naming import MAIN
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.settings import Mirror
+from tests.support.config_files import SIDES
 
 
 def mirror(**changes: Any) -> Mirror:
-    clusters = {
-        "source": {"nodes": [{"name": "a", "bootstrap_servers": ["a:1"]}]},
-        "destination": {"bootstrap_servers": ["b:1"]},
-    }
-    return Mirror.model_validate(clusters | changes)
+    return Mirror.model_validate(SIDES | changes)
 
 
 def by_name(lanes: list[Lane]) -> dict[str, tuple[str, ...]]:
@@ -68,13 +65,13 @@ class TestLanes:
         lanes = lanes_of("m", mirror(lanes=BIG, window={"max_records": 7}), [])
         assert [lane.window.max_records for lane in lanes] == [7, 5, 7]
 
-    def test_topics_that_are_not_mirrored_have_no_lane(self):
-        """A topic in the catalog that relay.yaml denies now has no asset any more."""
+    def test_a_topic_joins_its_lane_whatever_else_is_known(self):
+        """Many topics, and those that Dagster cannot tell apart, share one lane and its session.
+
+        A topic in the catalog that relay.yaml denies now has no asset any more.
+        """
         topics = {"allow": ["a.*"], "deny": ["ab"]}
         assert homes(lanes_of("m", mirror(topics=topics), ["a", "ab", "b", "__a"])) == {"a": MAIN}
-
-    def test_a_topic_joins_its_lane_whatever_else_is_known(self):
-        """Many topics, and those that Dagster cannot tell apart, share one lane and its session."""
         known = [*numbered(2_000), "a.b", "a-b", "big.a", "big-a"]
         lanes = lanes_of("m", mirror(lanes=BIG), known)
         assert [lane.name for lane in lanes] == [MAIN, "big", "rest"]
@@ -138,47 +135,27 @@ class TestShares:
             assert len([share for share in found if share.belongs(topic)]) == 1
 
 
-NEW = ["new", "bignew", "new.rest", "x", "bigrest"]
+NEW = {"new": MAIN, "bignew": "big", "new.rest": "rest", "x": "rest", "bigrest": "big"}
 
 
-class TestBelongs:
-    """Whether a lane copies a topic that may be newer than the definitions."""
-
-    @pytest.mark.parametrize("known", [[], ["a", "big1"], ["a.b", "a-b"]], ids=len)
-    @pytest.mark.parametrize("topic", NEW)
-    def test_exactly_one_lane_takes_a_new_topic(self, known, topic):
-        """It is the one that will list it after the next loading; of two patterns, the first."""
-        lanes = lanes_of("m", mirror(lanes=BIG), known)
-        homes_of_new = dict(zip(NEW, [MAIN, "big", "rest", "rest", "big"], strict=True))
-        expected = homes_of_new[topic]
-        assert [lane.name for lane in lanes if lane.belongs(topic)] == [expected]
-        assert homes(lanes_of("m", mirror(lanes=BIG), [*known, topic]))[topic] == expected
+@pytest.mark.parametrize("known", [[], ["a", "big1"], ["a.b", "a-b"]], ids=len)
+@pytest.mark.parametrize(("topic", "expected"), NEW.items())
+def test_exactly_one_lane_takes_a_new_topic(known, topic, expected):
+    """It is the one that will list it after the next loading; of two patterns, the first."""
+    lanes = lanes_of("m", mirror(lanes=BIG), known)
+    assert [lane.name for lane in lanes if lane.belongs(topic)] == [expected]
+    assert homes(lanes_of("m", mirror(lanes=BIG), [*known, topic]))[topic] == expected
 
 
-class TestKeys:
-    """The names in Dagster."""
-
-    def test_names_in_dagster(self):
-        """Without dashes, which it does not have; windows sort by time, as they are shown."""
-        (lane,) = lanes_of("to-eu", mirror(), [])
-        assert lane.identifier == "to_eu__main"
-        assert naming.group("to-eu") == "to_eu"
-        assert naming.lane_job("to-eu", MAIN) == "mirror_to_eu"
-        assert naming.lane_job("to-eu", "big") == "mirror_to_eu__big"
-        assert naming.plans_name("to-eu", MAIN) == "to-eu/main/plans"
-        assert naming.windows_name("to-eu", "a.b-c") == "to-eu/a.b-c/windows"
-        assert naming.windows_asset("to-eu", MAIN).path == ["to-eu", "main", "windows"]
-        assert naming.mirrored_asset("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
-        assert naming.replayed_asset("m", "windows") != naming.windows_asset("m", "replays")
-        made = [
-            naming.window_key(planned_at_ms, number)
-            for planned_at_ms in (0, 1_000, 1_800_000_000_000)
-            for number in (0, 1, 10)
-        ]
-        assert made[:2] == ["1970-01-01T00:00:00Z-000", "1970-01-01T00:00:00Z-001"]
-        assert made[-1] == "2027-01-15T08:00:00Z-010"
-        assert made == sorted(made)
-        assert naming.planned_at(made[-1]) == "2027-01-15T08:00:00Z"
+def test_keys_of_windows_sort_by_time():
+    """As they are shown. Other names in Dagster: test_definitions.py."""
+    assert naming.replayed_asset("m", "windows") != naming.windows_asset("m", "replays")
+    times = (0, 1_000, 1_800_000_000_000)
+    made = [naming.window_key(at_ms, number) for at_ms in times for number in (0, 1, 10)]
+    assert made[:2] == ["1970-01-01T00:00:00Z-000", "1970-01-01T00:00:00Z-001"]
+    assert made[-1] == "2027-01-15T08:00:00Z-010"
+    assert made == sorted(made)
+    assert naming.planned_at(made[-1]) == "2027-01-15T08:00:00Z"
 
 
 @pytest.fixture
@@ -211,9 +188,8 @@ class TestCatalog:
         """The next tick writes it again, and the code location must load until then."""
         catalog.path.parent.mkdir(parents=True)
         catalog.path.write_bytes(text.encode("latin-1"))
-        assert catalog.topics("m") == []
-        assert catalog.learn("m", ["a"]) == ["a"]
-        assert catalog.topics("m") == ["a"]
+        found = catalog.topics("m"), catalog.learn("m", ["a"]), catalog.topics("m")
+        assert found == ([], ["a"], ["a"])
 
     def test_what_is_known_of_a_mirror(self, catalog):
         """A corrupt one does not affect others; relay.yaml names some before they are seen."""
@@ -227,21 +203,19 @@ class TestCatalog:
 
     def test_planners_that_learn_at_the_same_time_lose_nothing(self, catalog):
         """Sensors run in threads of one process, and runs in other processes."""
-        threads, each = 8, 10
-        together = threading.Barrier(threads)
+        wanted = [[f"t{number}.{topic}" for topic in range(10)] for number in range(8)]
+        together = threading.Barrier(len(wanted))
 
         def learn(number: int) -> None:
             own = Catalog(catalog.path)
             together.wait()
-            for topic in range(each):
-                own.learn(f"m{number % 3}", [f"t{number}.{topic}"])
+            for topic in wanted[number]:
+                own.learn(f"m{number % 3}", [topic])
 
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(learn, range(threads)))
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            list(pool.map(learn, range(len(wanted))))
         learned = {topic for name in range(3) for topic in catalog.topics(f"m{name}")}
-        assert learned == {
-            f"t{number}.{topic}" for number in range(threads) for topic in range(each)
-        }
+        assert learned == {topic for some in wanted for topic in some}
 
     def test_is_next_to_the_configuration(self, tmp_path, monkeypatch):
         """RELAY_CATALOG overrides that; the configuration's path may be relative."""

@@ -12,18 +12,8 @@ from unittest.mock import Mock, patch
 import dagster as dg
 import pytest
 
-from relay_pipelines.errors import (
-    ConfigError,
-    PermissionDeniedError,
-    RelayError,
-    SourceError,
-)
-from relay_pipelines.model import (
-    Acl,
-    Operation,
-    Permission,
-    TopicPartition,
-)
+from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, SourceError
+from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.move import cut, fence, inventory
 from relay_pipelines.move.fence import acls_to_deny, passed
 from relay_pipelines.move.gates import Gate, GateState, fails, looked
@@ -53,6 +43,8 @@ from relay_pipelines.protocol.active_producers import ActiveProducer, active_pro
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.protocol.groups import ListedGroup
 from tests.support.moves import RecordsInMemory, Store
+from tests.support.tables import titled
+from tests.support.wordings import Wordings
 
 AT, TO = TopicPartition("a", 0), TopicPartition("copy", 0)
 ALLOWED = Acl("a", Permission.ALLOW, "User:ann", "*", Operation.ALL)
@@ -83,55 +75,49 @@ def test_a_gate_that_nobody_could_look_at_does_not_hold() -> None:
     assert (gate.state, gate.findings[0].where) == (GateState.FAILS, "group g")
 
 
-@pytest.mark.parametrize(
-    ("found", "state", "text"),
-    [
-        (group(), GateState.HOLDS, ""),
-        (group(rereads=3, why="old"), GateState.HOLDS, "re-reads at most 3 records of a-0"),
-        (group(offset=None, why="it is lost"), GateState.FAILS, "a-0: it is lost"),
-    ],
-)
-def test_each_position_has_an_answer(found: GroupPosition, state: GateState, text: str) -> None:
-    gate = group_gate(Groups([found]))
-    assert gate.state is state
-    assert text in " ".join(map(str, gate.findings))
-
-
-@pytest.mark.parametrize(
-    ("status", "unread", "ends", "state", "findings"),
-    [
-        ("Empty", 3, {}, GateState.HOLDS, 0),
-        ("Stable", 3, {}, GateState.HOLDS, 1),
-        ("Stable", 3, {"a": {0: 9}}, GateState.FAILS, 1),
-        ("Stable", 0, {"a": {0: 9}}, GateState.HOLDS, 0),
-        ("", 3, {"a": {0: 9}}, GateState.HOLDS, 1),  # an old broker does not say it
-    ],
-)
-def test_a_group_may_stay_when_it_has_read_everything(
-    status: str, unread: int, ends: dict[str, dict[int, int]], state: GateState, findings: int
-) -> None:
-    """Before the fence it is only said."""
+def stays(status: str, unread: int, *, fenced: bool = True) -> Gate:
+    """Look at a group at the source; before the fence, what it has not read is only said."""
     active = replace(group(), group=ListedGroup("g", state=status), unread=unread)
-    gate = source_group_gate(Groups([active]), MoveRecord("m", ends=ends))
-    assert (gate.state, len(gate.findings)) == (state, findings)
+    record = MoveRecord("m", ends={"a": {0: 9}} if fenced else {})
+    return source_group_gate(Groups([active]), record)
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({}, ""),
-        ({"there": {TO: CommittedOffset(5)}}, ""),
-        ({"there": {TO: CommittedOffset(6)}}, "is at 6 in copy-0 of the destination"),
-        ({"members_there": True}, "has members at the destination"),
-    ],
-)
-def test_no_group_has_been_started_at_the_destination(more: dict[str, Any], text: str) -> None:
-    gate = destination_gate(Groups([group(**more)]))
-    assert gate.state is (GateState.FAILS if text else GateState.HOLDS)
-    assert text in " ".join(map(str, gate.findings))
+def started(**more: Any) -> Gate:
+    """Look at a group at the destination, where nobody may have started it."""
+    return destination_gate(Groups([group(**more)]))
 
 
-def test_the_gate_of_writers_says_what_brokers_can_show() -> None:
+UNREAD = "group g"
+GROUPS = [  # title, the gate, whether it holds, what it says
+    ("an exact answer", group_gate(Groups([group()])), True, ""),
+    (
+        "a bound",
+        group_gate(Groups([group(rereads=3, why="old")])),
+        True,
+        "re-reads at most 3 records of a-0",
+    ),
+    ("no answer", group_gate(Groups([group(None, why="it is lost")])), False, "a-0: it is lost"),
+    ("nobody reads", stays("Empty", 3, fenced=False), True, ""),
+    ("somebody reads, before the fence", stays("Stable", 3, fenced=False), True, UNREAD),
+    ("... after it", stays("Stable", 3), False, UNREAD),
+    ("... and has read everything", stays("Stable", 0), True, ""),
+    ("an old broker does not say it", stays("", 3), True, UNREAD),
+    ("not started", started(), True, ""),
+    ("where it will begin", started(there={TO: CommittedOffset(5)}), True, ""),
+    ("it went on", started(there={TO: CommittedOffset(6)}), False, "is at 6 in copy-0 of the dest"),
+    ("it has members", started(members_there=True), False, "has members at the destination"),
+]
+
+
+@titled("gate, holds, says", GROUPS)
+def test_gates_of_groups(gate: Gate, says: str, *, holds: bool) -> None:
+    """Each position has an answer; a group that has read everything may stay at the source."""
+    assert gate.state is (GateState.HOLDS if holds else GateState.FAILS)
+    assert len(gate.findings) == bool(says)
+    assert says in " ".join(map(str, gate.findings))
+
+
+def test_the_gate_of_writers_says_what_brokers_can_show(wordings: Wordings) -> None:
     """A producer without an id shows in ends that move, and in nothing else."""
     active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000, open_from=4)]}, {9: "orders"})
     assert SourceEnds({AT: 5, TO: 3}, {AT: 4, TO: 3}).open == [AT]
@@ -141,24 +127,14 @@ def test_the_gate_of_writers_says_what_brokers_can_show() -> None:
     assert found.where == "a-0 at node two"
     assert "a transaction is open: producer id 9 with transactional id orders" in found.text
     active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000)]}, {9: "orders"})
-    gate = writer_gate({"one": NodeLook(NOTHING, active, seconds=1.5)}, 3_600_000)
-    assert gate.state is GateState.HOLDS
-    assert gate.saw == (
-        "0 open transactions; 1 idempotent producer wrote with timestamps of the last 1 h 0 min,"
-        " the last at 1970-01-01T00:00:01Z; no end moved within 1.5 s, which alone shows other"
-        " producers"
-    )
+    silent = writer_gate({"one": NodeLook(NOTHING, active, seconds=1.5)}, 3_600_000)
     moved = NodeLook(NOTHING, Writers(), moved=[TO, AT], seconds=1.0)
-    assert writer_gate({"one": moved}, 5_000).saw == (
-        "0 open transactions; 0 idempotent producers wrote with timestamps of the last 5.0 s; the"
-        " end of a-0 and 1 more topic-partition moved within 1.0 s: somebody writes"
-    )
     error = PermissionDeniedError("s answered no", remedy="grant the user Read on topic a")
     untold = writer_gate({"one": NodeLook(NOTHING, Writers(error=error))}, 5_000)
-    assert (untold.state, untold.saw[:58]) == (
-        GateState.HOLDS,
-        "0 open transactions; nobody says which producers write; no",
-    )
+    assert silent.state is untold.state is GateState.HOLDS
+    wordings.check("gate of writers: one is known, and no end moves", silent.saw)
+    wordings.check("gate of writers: ends move", writer_gate({"one": moved}, 5_000).saw)
+    wordings.check("gate of writers: nobody says who writes", untold.saw)
     (found,) = untold.findings
     assert str(found) == "node one: s answered no; grant the user Read on topic a"
 
@@ -212,29 +188,18 @@ def test_who_passes_the_fence_is_named() -> None:
     assert "and 2 more topic-partitions" in str(passed(many, [], Writers(), 0))
 
 
-class _Source:
-    """What a fence asks of a cluster."""
-
-    cluster = "s"
-
-    def __init__(self, acls: list[Acl] | None) -> None:
-        self.acls = acls
-
-    def retry(self, _: Any) -> Any:
-        return self.acls
-
-
 def test_how_a_fence_is_made() -> None:
     """ACLs that are there stay somebody's, a topic without any is refused."""
-    source: Any = _Source([ALLOWED])
-    assert acls_to_deny(source, ["a"]) == [DENIED]
-    source.acls = [ALLOWED, DENIED]
-    assert acls_to_deny(source, ["a"]) == []
+
+    def denied(acls: list[Acl] | None, *topics: str) -> list[Acl]:
+        return acls_to_deny(Mock(cluster="s", retry=lambda _ask: acls), topics)
+
+    assert denied([ALLOWED], "a") == [DENIED]
+    assert denied([ALLOWED, DENIED], "a") == []
     with pytest.raises(ConfigError, match="the topic b has no ACL"):
-        acls_to_deny(source, ["a", "b"])
-    source.acls = None
+        denied([ALLOWED], "a", "b")
     with pytest.raises(ConfigError, match="has no authorizer"):
-        acls_to_deny(source, ["a"])
+        denied(None, "a")
 
 
 def test_a_rehearsal_and_a_cut_in_lines() -> None:
@@ -271,26 +236,15 @@ def test_a_gate_is_a_check(
     assert found.description.startswith(description)
 
 
-@pytest.mark.parametrize(
-    ("state", "remedy"),
-    [(State.FENCED, "repeat `relay move fence`"), (State.CUTTING, "take the move back")],
-)
-def test_a_fence_that_was_passed_has_a_way_on(state: State, remedy: str) -> None:
-    """When the ends are decided, `fence` cannot be repeated."""
-    record = MoveRecord("m", state=state, ends={"a": {0: 5}})
-    ends = SourceEnds({AT: 6}, {AT: 6})
-    with (
-        patch.object(fence, "source_ends", return_value=ends),
-        patch.object(fence, "writers", return_value=Writers()),
-    ):
-        error = fence.written_since({"n": Mock(retry=lambda _ask: {AT})}, record)
-    assert error is not None
-    assert remedy in error.remedy
+WAY_ON = {State.FENCED: "repeat `relay move fence`", State.CUTTING: "take the move back"}
 
 
 @pytest.mark.parametrize("state", State)
 def test_status_advises_nothing_that_the_state_refuses(state: State) -> None:
-    """What is said of a fence that is not there, or was passed, can be done."""
+    """What is said of a fence that is not there, or was passed, can be done.
+
+    When the ends are decided, `fence` cannot be repeated.
+    """
     held = Fence(FenceBy.ACL, {"n": (DENIED,)}, held_at_ms=5)
     record = MoveRecord("m", state=state, fence=held, ends={"a": {0: 5}}, topics=("a",))
     mirror: Any = SimpleNamespace()
@@ -305,6 +259,7 @@ def test_status_advises_nothing_that_the_state_refuses(state: State) -> None:
     ):
         findings = list(move._held(record))
     assert bool(findings) == (state not in {State.NONE, State.LIFTING})
+    assert any(WAY_ON.get(state, "") in finding.remedy for finding in findings) or not findings
     for finding in findings:
         advised = re.findall(r"`relay move (\w+)`", finding.remedy)
         require(record, Action(advised[0]), ())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import dagster as dg
 import pytest
@@ -108,41 +108,18 @@ def test_each_record_follows_from_the_last_one() -> None:
     ann.require_own(taken)
     store = Store()
     ann, bob = RecordsInMemory(store, "ann"), RecordsInMemory(store, "bob")
-    nothing = ann.read()
-    ann.before_commit = lambda: (
-        None if store.record.number else _write(bob, replace(nothing, state=State.FENCING))
-    )
+    nothing, fencing = ann.read(), replace(before, state=State.FENCING)
+    ann.before_commit = lambda: None if store.record.number else bob.write(bob.read(), fencing)
     with pytest.raises(FencedError, match="bob@host"):
-        ann.write(nothing, replace(nothing, state=State.FENCING))
+        ann.write(nothing, fencing)
     assert store.record.writer == "bob"
     store = Store()
     ann = RecordsInMemory(store, "ann")
-    ann.after_commit = _raise_once(DestinationError("lost"))
+    ann.after_commit = Mock(side_effect=[DestinationError("lost"), None])
     client: Any = ann._client
     client.retry = _twice
     written = ann.write(ann.read(), MoveRecord("m", state=State.FENCING))
     assert (store.record, written.number) == (written, 1)
-
-
-def test_what_is_asked_for() -> None:
-    request = filled(MoveRequest, {"still": "2s", "topic": ["a"]}, options=True)
-    assert (request.still_ms, request.topics) == (2_000, ("a",))
-    with pytest.raises(ConfigError, match="--still: 'soon' is no duration"):
-        filled(MoveRequest, {"still": "soon"}, options=True)
-
-
-def _write(records: RecordsInMemory, record: MoveRecord) -> None:
-    records.write(records.read(), record)
-
-
-def _raise_once(error: Exception) -> Any:
-    errors = [error]
-
-    def fail() -> None:
-        if errors:
-            raise errors.pop()
-
-    return fail
 
 
 def _twice(ask: Any) -> Any:
@@ -150,6 +127,13 @@ def _twice(ask: Any) -> Any:
         return ask()
     except DestinationError:
         return ask()
+
+
+def test_what_is_asked_for() -> None:
+    request = filled(MoveRequest, {"still": "2s", "topic": ["a"]}, options=True)
+    assert (request.still_ms, request.topics) == (2_000, ("a",))
+    with pytest.raises(ConfigError, match="--still: 'soon' is no duration"):
+        filled(MoveRequest, {"still": "soon"}, options=True)
 
 
 NODES = [{"name": "n1", "bootstrap_servers": ["here:9092"]}]
@@ -188,34 +172,29 @@ def test_it_is_the_mirror_turned_round() -> None:
     assert name_of(a_record()) == "m.back@4"
     assert name_of(a_record(number=9, way_back=WayBack("m.back@4"))) == "m.back@4"
 
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
+    for changes, why in (
         ({"source": {"nodes": [*NODES, {**NODES[0], "name": "n2"}]}}, "has several nodes"),
         ({"topics": {"rename": {"a": "all:0"}}}, "the topic a is pinned to a partition"),
         ({"topics": {}}, "relay.yaml has a copied to a, and it has moved to copy.a"),
-    ],
-)
-def test_what_cannot_be_turned_round(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        reversed_mirror(a_mirror(**changes), a_record())
+    ):
+        with pytest.raises(ConfigError, match=why):
+            reversed_mirror(a_mirror(**changes), a_record())
 
 
-@pytest.mark.parametrize(
-    ("name", "reads", "is_own"),
-    [
-        ("m.back@4", "there", True),
-        ("m.back@4", "elsewhere", False),  # of a mirror of this name to another cluster
-        ("m2.back@4", "there", False),
-        ("m", "there", False),
-    ],
-)
-def test_whose_way_back_it_is(name: str, reads: str, *, is_own: bool) -> None:
-    """A mirror goes on after what its own way back has brought home, and no other one."""
+def test_whose_way_back_it_is() -> None:
+    """A mirror goes on after what its own way back has brought home, and no other one.
+
+    Nor one of a mirror of its name to another cluster.
+    """
     tp = TopicPartition("copy.a", 1)
-    found = replace(Checkpoint.initial(name, tp, tp, 9), cluster_ids={"destination": reads})
-    assert is_way_back(found, "m", "there") is is_own
+    own = [
+        (name, reads)
+        for name in ("m.back@4", "m2.back@4", "m")
+        for reads in ("there", "elsewhere")
+        for found in [Checkpoint.initial(name, tp, tp, 9)]
+        if is_way_back(replace(found, cluster_ids={"destination": reads}), "m", "there")
+    ]
+    assert own == [("m.back@4", "there")]
 
 
 RELAY_YAML = """
@@ -274,11 +253,8 @@ def test_the_schedule_reports_gates_and_changes_nothing(definitions: dg.Definiti
         *("fails", "could not be looked at", "holds"),
     ]
     assert shown["offsets to copy"].value == 7
-
-
-def test_the_button_of_the_checks_rehearses(definitions: dg.Definitions) -> None:
-    asset = naming.move_asset("shop")
-    keys = [dg.AssetCheckKey(asset, gate) for gate in ("topics", "schemas")]
+    # so does the button of the checks
+    keys = [dg.AssetCheckKey(naming.move_asset("shop"), gate) for gate in ("topics", "schemas")]
     job = dg.define_asset_job("gates", selection=dg.AssetSelection.checks(*keys))
     merged = dg.Definitions.merge(definitions, dg.Definitions(jobs=[job]))
     result = merged.resolve_job_def("gates").execute_in_process()

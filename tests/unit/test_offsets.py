@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -49,6 +48,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.settings.groups import Groups
 from tests.support.filled import Clock
+from tests.support.wordings import Wordings
 
 HERE, THERE, LEDGER = (TopicPartition(topic, 0) for topic in ("orders", "eu.orders", "ledger"))
 LOG = DestinationLog(0, 41, "id")
@@ -103,7 +103,8 @@ def asked(found: Translation, offset: int, *, back: bool = False) -> str:
     translate = found.to_source if back else found.to_destination
     (answer,) = translate([ConsumerPosition(THERE if back else HERE, offset)])
     nearest = "" if answer.nearest is None else f" ({answer.nearest})"
-    return " ".join(map(str, filter(None, [answer.offset, answer.says, *answer.notes]))) + nearest
+    shown = [] if answer.offset is None else [answer.offset]
+    return " ".join(map(str, [*shown, answer.says, *answer.notes])) + nearest
 
 
 LOST = entry(2, 20, 50, 11, records=0, skipped={"lost": 30}, gap="retention took records")
@@ -114,117 +115,53 @@ RECREATED = (
     entry(3, 0, 0, 31, gap="recreated", generation=1),
     entry(4, 0, 9, 32, generation=1),
 )
-FORMER = r"what follows there was copied before \(recreated\), and has no source offset now"
 AFTER_RESET = *TWO, RESET, entry(4, 40, 50, 11, generation=1)
 
 
-TO_DESTINATION = {
-    "two chunks": (
-        translation(*TWO),
-        {10: "exact", 15: "5 exact", 20: "11 exact", 39: "30 exact", 40: "41 exact"}
-        | {
-            41: "cannot, because it is copied up to offset 40 only: wait.*",
-            9: r"cannot, because the mirror has copied only what is from offset 10 on \(0\)",
-        },
-    ),
-    "without the first": (
-        translation(TWO[1]),
-        {20: "11 exact", 5: "re-reads at most 5: the ledger no longer has .* before 20"},
-    ),
-    "without the first, from 3 on": (
-        translation(TWO[1], log=replace(LOG, low=3)),
-        {5: r"cannot, because the ledger no longer has .*the destination begins at 3 \(3\)"},
-    ),
-    "without the first, from 30 on": (
-        translation(TWO[1], log=replace(LOG, low=30)),
-        {5: r"cannot, because retention at the destination has removed .* from 11 on \(30\)"},
-    ),
-    "from 8 on": (
-        translation(*TWO, log=replace(LOG, low=8)),
-        {
-            15: r"cannot, because retention at the destination has removed .* from 5 on \(8\)",
-            18: "8 exact",
-        },
-    ),
-    "after a loss": (
-        translation(*AFTER_LOSS),
-        {
-            20: r"11 exact the source had lost \[20, 50\) before.*",
-            35: r"11 exact the source had lost \[35, 50\) before.*",
-            50: "11 exact",
-        },
-    ),
-    "after a reset": (
-        translation(*AFTER_RESET),
-        {
-            39: r"cannot, because .* only what is from offset 40 on \(reset to .*\) \(11\)",
-            40: "11 exact",
-        },
-    ),
-    "entries lost": (
-        translation(entry(9, 20, 20, 0, records=0, gap=ENTRIES_LOST), TWO[1]),
-        {15: "re-reads at most 11: the ledger no longer has .*"},
-    ),
-    "no log": (
-        translation(*TWO, log=None),
-        {15: "cannot, because the destination topic does not exist, or has no leader"},
-    ),
-    "another log": (
-        translation(*TWO, log=replace(LOG, topic_id="another")),
-        {15: "cannot, because the destination topic was created again, without the copies"},
-    ),
-    "the known source": (translation(*TWO, source_topic_id="known"), {15: "5 exact"}),
-    "another source": (
-        translation(*TWO, source_topic_id="another"),
-        {15: "cannot, because the source topic was created again, or is on a node that.*"},
-    ),
-    "tampered": (
-        translation(*TWO, breaks=[ChainBreak(Tampering.CHANGED, HERE, 1, 1, None)]),
-        {15: "cannot, because its ledger is not what was committed: ledger entry 1: .*"},
-    ),
-    "filtered": (
-        translation(entry(1, 10, 20, 0, records=4, skipped={"filtered": 6})),
-        {14: "re-reads.*"},
-    ),
-    "all filtered": (
-        translation(entry(1, 10, 20, 0, records=0, skipped={"filtered": 10})),
-        {14: "41 exact"},
-    ),
+LOW = {low: replace(LOG, low=low) for low in (3, 8, 30)}
+OTHER = replace(LOG, topic_id="another")
+BREAK = ChainBreak(Tampering.CHANGED, HERE, 1, 1, None)
+ALL_FILTERED = entry(1, 10, 20, 0, records=0, skipped={"filtered": 10})
+TO_DESTINATION = {  # what the mirror knows, and the offsets that are asked for
+    "two chunks": (translation(*TWO), (9, 10, 15, 20, 39, 40, 41)),
+    "without the first": (translation(TWO[1]), (5, 20)),
+    "without the first, from 3 on": (translation(TWO[1], log=LOW[3]), (5,)),
+    "without the first, from 30 on": (translation(TWO[1], log=LOW[30]), (5,)),
+    "from 8 on": (translation(*TWO, log=LOW[8]), (15, 18)),
+    "after a loss": (translation(*AFTER_LOSS), (20, 35, 50)),
+    "after a reset": (translation(*AFTER_RESET), (39, 40)),
+    "entries lost": (translation(entry(9, 20, 20, 0, records=0, gap=ENTRIES_LOST), TWO[1]), (15,)),
+    "no log": (translation(*TWO, log=None), (15,)),
+    "another log": (translation(*TWO, log=OTHER), (15,)),
+    "the known source": (translation(*TWO, source_topic_id="known"), (15,)),
+    "another source": (translation(*TWO, source_topic_id="another"), (15,)),
+    "tampered": (translation(*TWO, breaks=[BREAK]), (15,)),
+    "filtered": (translation(entry(1, 10, 20, 0, records=4, skipped={"filtered": 6})), (14,)),
+    "all filtered": (translation(ALL_FILTERED), (14,)),
 }
-LOST_THERE = rf"cannot, because {FORMER} \(0\)"
 TO_SOURCE = {
-    "two chunks": (
-        translation(*TWO),
-        {0: "10 exact", 5: "15 exact", 10: "20 exact", 11: "20 exact", 31: "40 exact"}
-        | {41: "40 exact", 42: "cannot, because eu.orders-0 ends at offset 41"},
-    ),
-    "without the first": (
-        translation(TWO[1]),
-        {5: "cannot, because the ledger no longer has .* before 20", 11: "20 exact"},
-    ),
-    "after a loss": (translation(*AFTER_LOSS), {10: "50 exact"}),
-    # 31 is offset 0
-    "recreated": (translation(*RECREATED), {5: LOST_THERE, 31: "exact", 35: "3 exact"}),
-    "recreated, no chunk": (translation(*RECREATED[:3]), {5: LOST_THERE, 41: "exact"}),
-    "recreated, no earlier chunk": (translation(*RECREATED[2:]), {5: LOST_THERE}),
+    "two chunks": (translation(*TWO), (0, 5, 10, 11, 31, 41, 42)),
+    "without the first": (translation(TWO[1]), (5, 11)),
+    "after a loss": (translation(*AFTER_LOSS), (10,)),
+    "recreated": (translation(*RECREATED), (5, 31, 35)),
+    "recreated, no chunk": (translation(*RECREATED[:3]), (5, 41)),
+    "recreated, no earlier chunk": (translation(*RECREATED[2:]), (5,)),
 }
 
 
-@pytest.mark.parametrize(
-    ("found", "answers", "back"),
-    [
-        pytest.param(*case, back, id=f"{'back' if back else 'there'}: {title}")
-        for back, cases in ((False, TO_DESTINATION), (True, TO_SOURCE))
-        for title, case in cases.items()
-    ],
-)
-def test_every_offset_has_an_answer(
-    found: Translation, answers: dict[int, str], *, back: bool
-) -> None:
+@pytest.mark.parametrize("title", TO_DESTINATION)
+def test_every_offset_has_an_answer(wordings: Wordings, title: str) -> None:
     """Exact, a bound, or a reason with the nearest offset: never a guess."""
-    for offset, expected in answers.items():
-        answer = asked(found, offset, back=back)
-        assert re.fullmatch(expected, answer), (offset, answer)
+    found, offsets = TO_DESTINATION[title]
+    answers = [f"{offset}: {asked(found, offset)}" for offset in offsets]
+    wordings.check(f"offsets there: {title}", "\n".join(answers))
+
+
+@pytest.mark.parametrize("title", TO_SOURCE)
+def test_every_offset_has_an_answer_back(wordings: Wordings, title: str) -> None:
+    found, offsets = TO_SOURCE[title]
+    answers = [f"{offset}: {asked(found, offset, back=True)}" for offset in offsets]
+    wordings.check(f"offsets back: {title}", "\n".join(answers))
 
 
 def test_each_side_is_read_although_a_node_has_the_name_of_the_other(
@@ -433,17 +370,13 @@ def test_both_sides_are_asked_at_once_and_of_each_group_the_destination_first(
     mirror: Any = SimpleNamespace(copy_options=None)
     looker = GroupLooker("m", mirror, SystemClock())
     looker._logs = ()
-    source, destination = (
-        ClusterClient(Cluster(name, ("a:1",)), DestinationError) for name in ("source", "there")
-    )
-    there, here, errors = looker._commits(source, destination, names)
-    assert [*there] == [*here] == [name for name in names if name not in errors]
+    source = ClusterClient(Cluster("source", ("a:1",)), SourceError)
+    at_destination, at_source, errors = looker._commits(source, there(), names)
+    assert [*at_destination] == [*at_source] == [name for name in names if name not in errors]
     assert len(errors) == 3
-    assert sorted(answered) == sorted(
-        (side, name) for side in ("source", "there") for name in names
-    )
-    for name in names:
-        assert answered.index(("there", name)) < answered.index(("source", name))
+    order = {each: number for number, each in enumerate(answered)}
+    assert len(order) == len(answered) == 2 * len(names)
+    assert all(order["destination", name] < order["source", name] for name in names)
 
 
 def test_how_answers_are_shown() -> None:
@@ -466,27 +399,26 @@ def test_how_answers_are_shown() -> None:
     assert numbers <= {str(cell) for column in columns for cell in column.cells}
 
 
+FIRST = "topic,partition,offset"
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "topic,partition,offset,group\norders,0,7,g\n",
+        f"{FIRST},group\norders,0,7,g\n",
         '[{"topic": "orders", "partition": 0, "offset": 7, "group": "g"}]',
         '[{"topic": "orders", "partition": "0", "offset": "7", "group": "g", "more": 1}]',
-        "\ufefftopic,partition,offset,group\r\norders,0,7,g\r\n",  # of a spreadsheet
+        f"\ufeff{FIRST},group\r\norders,0,7,g\r\n",  # of a spreadsheet
     ],
 )
 def test_files_with_positions(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CSV and JSON, from a file and from stdin."""
-    (tmp_path / "positions").write_text(text, "utf-8")
+    """CSV and JSON, from a file and from stdin, also Spark's; a group's name is taken as it is."""
+    path = tmp_path / "positions"
+    path.write_text(text, "utf-8")
     expected = [ConsumerPosition(HERE, 7, "g")]
-    assert OffsetsRequest(file=str(tmp_path / "positions")).positions() == expected
+    assert OffsetsRequest(file=str(path)).positions() == expected
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert OffsetsRequest(file="-").positions() == expected
-
-
-def test_positions_of_other_files(tmp_path: Path) -> None:
-    """A group's name is taken as it is; Spark writes a topic's partitions as an object."""
-    path = tmp_path / "positions"
     names = ["a.b-c", "a\nb", "a\u2028b", "größe, 1", 'a"b', "[/]"]
     file = io.StringIO(newline="")
     rows = [["orders", 0, 7, group] for group in names]
@@ -497,9 +429,6 @@ def test_positions_of_other_files(tmp_path: Path) -> None:
     path.write_text('{"orders": {"0": 7, "3": 9}}')
     expected = [ConsumerPosition(HERE, 7), ConsumerPosition(TopicPartition("orders", 3), 9)]
     assert OffsetsRequest(file=str(path)).positions() == expected
-
-
-FIRST = "topic,partition,offset"
 
 
 @pytest.mark.parametrize(

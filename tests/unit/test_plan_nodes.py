@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, Fingerprint, TopicPartition
 from relay_pipelines.plan.node_choice import (
@@ -37,67 +35,65 @@ def kept(name: str, low_a: int, low_b: int = 0) -> NodeView:
     return NodeView(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
 
 
-BOTH_FINE = [(True, True, 0)] * 2
+FINE = (True, True, 0)
+BOTH_FINE = [FINE] * 2
 SECOND = [(False, False, 0), (True, True, 0)]  # the first cannot be read
 NEITHER = [(False, False, 0)] * 2
+
+
+def late_by(offsets: int) -> tuple[bool, bool, int]:
+    return (True, False, offsets)
+
+
+def behind(offsets: int) -> tuple[bool, bool, int]:
+    return (True, True, offsets)
+
+
+BOTH_SHORT = [late_by(1), late_by(0)]
+
+
 LEAVES: dict[str, Any] = {"quarantined": "diverged"}
 UNPROVED: dict[str, Any] = {"unproved": frozenset([A])}
-JUDGED = [
+X6, Y5, EMPTY = kept("x", 6), view("y", 5), [NodeView("x", {}), NodeView("y", {})]
+UNPROVED_X, LACKING_X = NodeView("x", {A: 99}, **UNPROVED), NodeView("x", {B: 3})
+JUDGED = [  # title, the nodes, what was copied, the threshold, and what is expected of each node
     ("all level", [view("x", 10), view("y", 10)], {}, 0, BOTH_FINE),
+    ("behind, within the threshold", [view("x", 10), view("y", 7)], {}, 3, [FINE, behind(3)]),
     (
-        *("one behind within the threshold", [view("x", 10), view("y", 7)], {}, 3),
-        [(True, True, 0), (True, True, 3)],
+        "beyond it: charged to the late one",
+        [view("x", 10), view("y", 6)],
+        {},
+        3,
+        [FINE, late_by(4)],
     ),
     (
-        "one behind beyond it: charged to the late one, not to the leader",
-        *([view("x", 10), view("y", 6)], {}, 3, [(True, True, 0), (True, False, 4)]),
+        "no threshold: late is healthy",
+        [view("x", 10), view("y", 0)],
+        {},
+        None,
+        [FINE, (True, True, 10)],
     ),
-    (
-        *("no threshold: late is healthy", [view("x", 10), view("y", 0)], {}, None),
-        [(True, True, 0), (True, True, 10)],
-    ),
-    (
-        "behind in one, ahead in the other: counted per topic-partition",
-        *([view("x", 10, 0), view("y", 0, 10)], {}, 5, [(True, False, 10)] * 2),
-    ),
+    ("counted per topic-partition", [view("x", 10, 0), view("y", 0, 10)], {}, 5, [late_by(10)] * 2),
     ("a dead node keeps no weight", [down("x"), view("y", 3)], {}, 0, SECOND),
     ("a quarantined node keeps no weight", [view("x", 99, **LEAVES), view("y", 3)], {}, 0, SECOND),
     ("came back empty", [view("x", 0), view("y", 10)], {A: 5}, None, SECOND),
-    ("retention passed it here alone", [kept("x", 6), kept("y", 5)], {A: 5}, 0, SECOND),
+    ("retention passed it here alone", [X6, kept("y", 5)], {A: 5}, 0, SECOND),
+    ("... everywhere: that is for the guards", [X6, kept("y", 6)], {A: 5}, 0, BOTH_FINE),
+    ("... here further: the rest is not given up", [kept("x", 8), kept("y", 6)], {A: 5}, 0, SECOND),
+    ("... while another one does not answer", [X6, down("y")], {A: 5}, 0, NEITHER),
+    ("each lacks something", [X6, kept("y", 0, 6)], {A: 5, B: 5}, 0, NEITHER),
     (
-        "retention passed it everywhere: that is for the guards",
-        *([kept("x", 6), kept("y", 6)], {A: 5}, 0, BOTH_FINE),
+        "ends before the copy everywhere",
+        [view("x", 3), view("y", 4)],
+        {A: 5},
+        None,
+        [late_by(1), late_by(0)],
     ),
-    (
-        "passed it everywhere, here further: what is left is not given up as well",
-        *([kept("x", 8), kept("y", 6)], {A: 5}, 0, SECOND),
-    ),
-    ("... while another one does not answer", [kept("x", 6), down("y")], {A: 5}, 0, NEITHER),
-    ("each lacks something", [kept("x", 6), kept("y", 0, 6)], {A: 5, B: 5}, 0, NEITHER),
-    (
-        "ends before the copy everywhere: read for the others, and not healthy",
-        *([view("x", 3), view("y", 4)], {A: 5}, None, [(True, False, 1), (True, False, 0)]),
-    ),
-    (
-        "ends where the copy is: nothing to copy, and eligible",
-        *([view("x", 5), view("y", 5)], {A: 5}, 0, BOTH_FINE),
-    ),
-    (
-        "lacks a topic-partition that was copied",
-        *([NodeView("x", {B: 3}), view("y", 5)], {A: 5}, None, SECOND),
-    ),
-    (
-        "nothing proves its log: the other one has it",
-        *([NodeView("x", {A: 99}, **UNPROVED), view("y", 5)], {A: 5}, 0, SECOND),
-    ),
-    (
-        "nothing proves any log: that is for the guards",
-        *([NodeView("x", {A: 10}, **UNPROVED), down("y")], {A: 5}, 0, SECOND[::-1]),
-    ),
-    (
-        "nothing anywhere: an empty source is healthy",
-        *([NodeView("x", {}), NodeView("y", {})], {}, 0, BOTH_FINE),
-    ),
+    ("ends where the copy is: eligible", [view("x", 5), Y5], {A: 5}, 0, BOTH_FINE),
+    ("lacks a copied topic-partition", [LACKING_X, Y5], {A: 5}, None, SECOND),
+    ("nothing proves its log: the other has it", [UNPROVED_X, Y5], {A: 5}, 0, SECOND),
+    ("nothing proves any: for the guards", [UNPROVED_X, down("y")], {A: 5}, 0, SECOND[::-1]),
+    ("nothing anywhere: an empty source is healthy", EMPTY, {}, 0, BOTH_FINE),
 ]
 
 
@@ -150,29 +146,15 @@ def test_chosen(verdicts, current, failback, attempt, expected):
     assert choose_node(verdicts, current, failback, attempt).name == expected
 
 
-LACKING = [
-    # title, the nodes, the one that was read, the one to read, and that while nobody must wait
-    (
-        "the one that lacks the fewest",
-        *([kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)], "x", "y", "y"),
-    ),
-    ("the current one, if others lack as many", [kept("x", 6), kept("y", 0, 6)], "x", "x", "x"),
-    (
-        "while one of them does not answer, it is awaited for a moment",
-        *([kept("x", 6), kept("y", 0, 6), down("z")], "x", None, "x"),
-    ),
-    (
-        "... and on, by those that have nothing at all of what is to be copied",
-        *([kept("x", 6, 6), NodeView("y", {A: 0, B: 0}), down("z")], "z", None, None),
-    ),
-    (
-        "a held topic-partition takes no other one with it",
-        *([view("x", 1, 10), down("z")], "z", None, "x"),
-    ),
-    (
-        "one in quarantine is not asked",
-        *([kept("x", 6), kept("y", 0, 6), view("z", 10, 10, **LEAVES)], "y", "y", "y"),
-    ),
+NO_A, NO_B = [kept("x", 6), kept("y", 0, 6)], [kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)]
+NOTHING = [kept("x", 6, 6), NodeView("y", {A: 0, B: 0}), down("z")]
+LACKING = [  # title, the nodes, the one that was read, the one to read, and that if nobody waits
+    ("the one that lacks the fewest", NO_B, "x", "y", "y"),
+    ("the current one, if others lack as many", NO_A, "x", "x", "x"),
+    ("one that does not answer is awaited for a moment", [*NO_A, down("z")], "x", None, "x"),
+    ("... and on, by those that have nothing at all", NOTHING, "z", None, None),
+    ("one that is held takes no other with it", [view("x", 1, 10), down("z")], "z", None, "x"),
+    ("one in quarantine is not asked", [*NO_A, view("z", 10, 10, **LEAVES)], "y", "y", "y"),
 ]
 
 
@@ -194,23 +176,14 @@ def test_nobody_is_told_with_every_nodes_own_reason():
     )
 
 
-@pytest.mark.parametrize(
-    ("other", "timed", "differing"),
-    [
-        ({}, True, []),
-        ({"timestamp_ms": 6}, True, ["timestamp"]),
-        ({"timestamp_ms": 6}, False, []),
-        ({"key": "b", "headers": "b"}, True, ["key", "headers"]),
-        ({"value": "b", "timestamp_ms": 6}, True, ["value", "timestamp"]),
-    ],
-    ids=str,
-)
-def test_the_fields_in_which_two_records_differ(
-    other: dict[str, Any], differing: list[str], *, timed: bool
-) -> None:
+def test_the_fields_in_which_two_records_differ() -> None:
     """The timestamp counts, unless brokers have set it."""
     record = Fingerprint(3, 5, "a", "a", "a")
-    assert record.differing(replace(record, **other), timed=timed) == differing
+    both, later = replace(record, key="b", headers="b"), replace(record, timestamp_ms=6)
+    assert record.differing(record, timed=True) == []
+    assert record.differing(both, timed=True) == ["key", "headers"]
+    assert record.differing(replace(later, value="b"), timed=True) == ["value", "timestamp"]
+    assert record.differing(later, timed=False) == []
 
 
 HAS_ALL = NodeState(Cluster("b", ()), {A: 200}, low_watermarks={A: 0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -82,16 +83,12 @@ def test_a_limit_on_all_tasks(most, tasks):
 def test_limits_order_and_estimates():
     """At most two tasks copy a topic; ranges that would fence each other stay; bytes win."""
     bound, free = of_topic("bound", 6, 5 * M, parallelism=2), of_topic("free", 3, 5 * M)
+    at = TopicPartition("all", 0)
     groups = pack([*bound, *free], slots=8)
     topics = [{each.source.topic_partition.topic for each in group} for group in groups]
-    assert topics.count({"bound"}) == 2
-    assert topics.count({"free"}) == 3
-    assert sum(map(len, groups)) == 9
-    ranges = [
-        replace(planned, destination=TopicPartition("all", 0))
-        for planned in of_topic("t", 4, 5 * M)
-    ]
-    assert len(pack(ranges, slots=8)) == 1
+    assert (topics.count({"bound"}), topics.count({"free"}), sum(map(len, groups))) == (2, 3, 9)
+    pinned = [replace(each, destination=at) for each in of_topic("t", 4, 5 * M)]
+    assert len(pack(pinned, slots=8)) == 1
     later, earlier = copy_range("t", 3 * M, start=3 * M), copy_range("t", 3 * M)
     assert pack([later, copy_range("other", 3 * M), earlier], 8)[0] == [earlier, later]
     ranges = [copy_range("few", 1_000), copy_range("compacted", 10 * M), copy_range("idle", 1)]
@@ -107,10 +104,9 @@ def test_zero_slots_are_refused():
 SMALL = 8 << 20
 
 
-def a_range(topic: str, partition: int = 0, to: str = "", **more: object) -> CopyRange:
+def a_range(topic: str, partition: int = 0, to: str = "", **more: Any) -> CopyRange:
     at = TopicPartition(topic, partition)
-    destination = TopicPartition(to or topic, 0 if to else partition)
-    return CopyRange(OffsetRange(at, 0, 10), destination, **more)  # type: ignore[arg-type]
+    return CopyRange(OffsetRange(at, 0, 10), TopicPartition(to, 0) if to else at, **more)
 
 
 def owners(*ranges: CopyRange, **sizes: int) -> list[str]:
@@ -151,14 +147,9 @@ def test_ranges_with_ids_of_their_own(other: CopyRange) -> None:
 
 def test_present_owner() -> None:
     """A recorded one counts, else a checkpoint's own id, or the claims'; ids never collide."""
-    recorded, copied, new = a_range("recorded"), a_range("copied"), a_range("new")
-    owners = {recorded.source.topic_partition: "another"}
-    found = [
-        present_owner(
-            "m", copy_range.source.topic_partition, owners, is_copied=copy_range is copied
-        )
-        for copy_range in (recorded, copied, new)
-    ]
-    assert found == ["another", "relay.m.copied.0", "relay.m./claims"]
+    recorded, at = {TopicPartition("recorded", 0): "another"}, TopicPartition("copied", 0)
+    assert present_owner("m", next(iter(recorded)), recorded, is_copied=True) == "another"
+    assert present_owner("m", at, recorded, is_copied=True) == "relay.m.copied.0"
+    assert present_owner("m", at, recorded, is_copied=False) == "relay.m./claims"
     at = TopicPartition("lane", 3)
     assert len({own_id("m", at), shared_id("m", "", at), shared_id("m", "lane", at)}) == 3

@@ -31,7 +31,9 @@ from relay_pipelines.plan.run_ends import RunEnd
 from relay_pipelines.run.other_writers import OtherWriters
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.session import StopSignal
+from tests.support.config_files import MINIMAL
 from tests.support.sleeping_clock import SleepingClock
+from tests.support.tables import titled
 
 FIRST, SECOND = (TopicPartition("orders", partition) for partition in range(2))
 
@@ -55,20 +57,15 @@ def rounds(capsys: pytest.CaptureFixture[str]) -> Rounds:
     return Rounds(capsys)
 
 
-@pytest.mark.parametrize("text", ["0", "0s", "-1s", "999ms", "soon", "10", "", "1 week", "1e3s"])
 def test_a_wrong_duration_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It is refused before relay.yaml is read, with the value and an example: exit code 2."""
     assert main(["-c", "none.yaml", "run", f"--every={text}"]) == 2
     assert capsys.readouterr().err == (
         f"error: --every {text!r} is not a duration of 1s or more; write it as 1s, 10s or 5m\n"
     )
-
-
-@pytest.mark.parametrize("text", ["1s", "1000ms", "2.5s", "10S", "5m", "1h"])
-def test_a_duration_is_accepted(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The next thing to be wrong is the file."""
-    assert main(["-c", "none.yaml", "run", "--every", text]) == 2
-    assert capsys.readouterr().err.startswith("error: none.yaml does not exist; ")
+    for accepted in ("1s", "1000ms", "2.5s", "10S", "5m", "1h"):
+        assert main(["-c", "none.yaml", "run", "--every", accepted]) == 2
+        assert capsys.readouterr().err.startswith("error: none.yaml does not exist; ")
 
 
 def test_problems_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,21 +88,22 @@ def test_problems_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_an_outage_is_two_lines(rounds: Rounds) -> None:
-    """One when it begins, whatever it looks like later and how many ranges it stops; one after."""
+    """One when it begins, whatever it looks like later and how many ranges it stops; one after.
+
+    Without an answer of the destination nobody knows how the source is: nothing is over.
+    """
     down = problem(SourceError("broker a cannot be reached", remedy="check that it runs"))
     hung = Problem(SourceError, FIRST, "orders-0: no answer within 2 s")
+    begins = ["error: m: broker a cannot be reached; check that it runs"]
     assert rounds.next() == []
-    assert rounds.next(down, hung) == ["error: m: broker a cannot be reached; check that it runs"]
+    assert rounds.next(down, hung) == begins
     assert rounds.next(hung) == []
     assert rounds.lasting.exit_code == 1
     assert rounds.next() == ["m: over after 20 s: broker a cannot be reached"]
     assert rounds.next() == []
     assert rounds.lasting.exit_code == 0
-    assert rounds.next(down) == ["error: m: broker a cannot be reached; check that it runs"]
-
-
-def test_a_round_that_ends_early_declares_nothing_over(rounds: Rounds) -> None:
-    """Without an answer of the destination nobody knows how the source is."""
+    assert rounds.next(down) == begins
+    rounds.next()
     lost = problem(RetentionPassedError("retention took [0, 5)", topic_partition=FIRST, offset=0))
     away = problem(DestinationError("broker b cannot be reached"))
     assert len(rounds.next(lost)) == 1
@@ -115,30 +113,49 @@ def test_a_round_that_ends_early_declares_nothing_over(rounds: Rounds) -> None:
     assert rounds.lasting.exit_code == 3
 
 
-def test_each_topic_partition_that_needs_a_person_is_a_line(rounds: Rounds) -> None:
-    """The offsets in the message may grow from round to round; it is still the same loss."""
-
-    def lost(at: TopicPartition, end: int) -> Problem:
-        return problem(RetentionPassedError(f"retention took [0, {end})", topic_partition=at))
-
-    assert rounds.next(lost(FIRST, 5), lost(SECOND, 5)) == [
-        "error: m: orders-0: retention took [0, 5)",
-        "error: m: orders-1: retention took [0, 5)",
-    ]
-    assert rounds.next(lost(FIRST, 9), lost(SECOND, 9)) == []
-    assert rounds.next(lost(FIRST, 9)) == ["m: over after 20 s: orders-1: retention took [0, 5)"]
+def lost(at: TopicPartition, end: int) -> Problem:
+    return problem(RetentionPassedError(f"retention took [0, {end})", topic_partition=at))
 
 
-def test_each_topic_partition_that_an_outage_does_not_explain_is_a_problem(rounds: Rounds) -> None:
-    """A second one has a line of its own while the first lasts, and so has each recovery."""
+def denied(topic: str, lag: int) -> Problem:
+    return problem(PermissionDeniedError(f"topic '{topic}' may not be read, {lag} are left"))
 
-    def hung(at: TopicPartition) -> Problem:
-        return problem(SourceError("no leader", topic_partition=at))
 
-    assert rounds.next(hung(FIRST)) == ["error: m: orders-0: no leader"]
-    assert rounds.next(hung(FIRST), hung(SECOND)) == ["error: m: orders-1: no leader"]
-    assert rounds.next(hung(SECOND)) == ["m: over after 20 s: orders-0: no leader"]
-    assert rounds.next() == ["m: over after 20 s: orders-1: no leader"]
+HUNG = [problem(SourceError("no leader", topic_partition=at)) for at in (FIRST, SECOND)]
+FENCED = [Problem(FencedError, at, f"{at}: another run") for at in (FIRST, SECOND)]
+TOLD_APART = {  # what each round finds, and its lines
+    "losses by topic-partition; the offsets in them may grow": [
+        ([lost(FIRST, 5)], ["error: m: orders-0: retention took [0, 5)"]),
+        ([lost(FIRST, 9), lost(SECOND, 5)], ["error: m: orders-1: retention took [0, 5)"]),
+        ([lost(FIRST, 9)], ["m: over after 10 s: orders-1: retention took [0, 5)"]),
+    ],
+    "what no outage explains, while another one lasts, and each recovery": [
+        (HUNG[:1], ["error: m: orders-0: no leader"]),
+        (HUNG, ["error: m: orders-1: no leader"]),
+        (HUNG[1:], ["m: over after 20 s: orders-0: no leader"]),
+        ([], ["m: over after 20 s: orders-1: no leader"]),
+    ],
+    "errors of whole topics by the names in them, not by the numbers": [
+        ([denied("a1", 3)], ["error: m: topic 'a1' may not be read, 3 are left"]),
+        ([denied("a1", 4)], []),
+        ([denied("a2", 3)], ["error: m: topic 'a2' may not be read, 3 are left"]),
+        ([denied("a2", 3)], ["m: over after 30 s: topic 'a1' may not be read, 3 are left"]),
+    ],
+    "a fight with another deployment is one line; a job that fails hides no setting": [
+        (FENCED, ["error: m: orders-0: another run"]),
+        ([*FENCED, problem(RelayError("Spark failed"))], ["error: m: Spark failed"]),
+        ([*FENCED, problem(ConfigError("a loop"))], ["error: m: a loop"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("title", TOLD_APART)
+def test_problems_are_told_apart(rounds: Rounds, title: str) -> None:
+    """Each has a line when it begins, and one when it is over."""
+    found = [rounds.next(*problems) for problems, _ in TOLD_APART[title]]
+    assert found == [lines for _, lines in TOLD_APART[title]]
+    lasting = [each.kind.exit_code for each in TOLD_APART[title][-1][0]]
+    assert rounds.lasting.exit_code == max(lasting, default=0)
 
 
 def test_what_still_fails_when_an_outage_is_over_is_a_problem_of_its_own(rounds: Rounds) -> None:
@@ -152,21 +169,6 @@ def test_what_still_fails_when_an_outage_is_over_is_a_problem_of_its_own(rounds:
         "m: over after 20 s: broker a cannot be reached",
     ]
     assert rounds.next() == ["m: over after 10 s: orders-0: no leader"]
-
-
-def test_errors_that_name_topics_are_told_apart_by_them(rounds: Rounds) -> None:
-    """Errors of whole topics have no topic-partition; numbers in them may change."""
-    first, more, second = (
-        problem(PermissionDeniedError(f"topic '{topic}' may not be read, {lag} records are left"))
-        for topic, lag in (("a1", 3), ("a1", 4), ("a2", 3))
-    )
-    assert len(rounds.next(first)) == 1
-    assert rounds.next(more, second) == [
-        "error: m: topic 'a2' may not be read, 3 records are left",
-    ]
-    assert rounds.next(second) == [
-        "m: over after 20 s: topic 'a1' may not be read, 3 records are left",
-    ]
 
 
 def test_many_topic_partitions_that_fail_at_once_are_few_lines(rounds: Rounds) -> None:
@@ -187,19 +189,6 @@ def test_many_topic_partitions_that_fail_at_once_are_few_lines(rounds: Rounds) -
         "m: over after 10 s: t5-0: lost",
         "m: over, too: 494 more problems of this kind: t6-0, t7-0, t8-0, ...",
     ]
-
-
-def test_problems_of_different_kinds_are_told_apart(rounds: Rounds) -> None:
-    """An outage does not hide a wrong setting; a fight with another deployment is one line."""
-    fenced = [Problem(FencedError, at, f"{at}: another run") for at in (FIRST, SECOND)]
-    wrong = problem(ConfigError("topics are copied onto themselves"))
-    spark = problem(RelayError("the Spark job failed"))
-    assert rounds.next(*fenced, wrong, spark) == [
-        "error: m: orders-0: another run",
-        "error: m: topics are copied onto themselves",
-        "error: m: the Spark job failed",
-    ]
-    assert rounds.lasting.exit_code == 2
 
 
 class Others(SleepingClock):
@@ -223,7 +212,10 @@ class Others(SleepingClock):
 
 
 def test_a_daemon_waits_for_another_one_that_moves() -> None:
-    """It says so once, and takes over when that one leaves records waiting for long enough."""
+    """It says so once, and takes over when that one leaves records waiting for long enough.
+
+    The mark of its end is as good as any time without a commit, and a later commit undoes it.
+    """
     others = Others()
     assert others.looks("own", 0) == ""
     assert others.looks("other", 2).startswith("run other of another deployment copies this mirror")
@@ -237,57 +229,55 @@ def test_a_daemon_waits_for_another_one_that_moves() -> None:
     assert not others.writers.waits
     assert others.looks("other", 99) == ""
     assert others.looks("own", 1200) == ""
-
-
-def test_a_daemon_that_starts_waits_for_a_recent_commit_alone() -> None:
-    """One that has ended long ago holds nobody up, nor does a decision of a person's command."""
-    for run_id, committed, waits in (
-        ("other", 999, True),
-        ("other", 900, False),
-        ("driver", 999, 0),
-    ):
-        others = Others(1000.0)
-        assert bool(others.looks(run_id, committed)) == waits
-        assert others.writers.waits == waits
-    others = Others(1000.0)
-    others.looks("other", 990)
-    assert "taking over" in others.looks("other", 990, count=36), "the time before counts"
-
-
-THEIRS = RunEnd("theirs", 999_000, goes_on=True)
-LAST, BEFORE = (RunEnd("theirs", at_ms, goes_on=False) for at_ms in (999_500, 900_000))
-
-
-@pytest.mark.parametrize(
-    ("ends", "waits"),
-    [
-        ({}, True),  # it was killed, or is at work
-        ({"other": replace(THEIRS, goes_on=False)}, False),
-        ({"other": RunEnd("theirs", 998_999, goes_on=False)}, True),  # it has committed since
-        ({"other": THEIRS}, True),  # another run follows
-        ({"other": THEIRS, "last": LAST}, False),
-        ({"other": THEIRS, "before": BEFORE}, True),  # its deployment was started again
-        ({"other": RunEnd("ours", 999_000, goes_on=True)}, False),  # a person has deleted the run
-    ],
-)
-def test_a_daemon_that_starts_waits_for_nobody_who_has_ended(
-    ends: dict[str, RunEnd], *, waits: bool
-) -> None:
-    """The clean end of a deployment is known; without it, only time tells that nobody copies."""
-    others = Others(1000.0)
-    others.ends = ends
-    assert bool(others.looks("other", 999)) == waits
-    assert others.writers.waits == waits
-
-
-def test_a_daemon_takes_over_as_soon_as_the_other_one_has_ended() -> None:
-    """The mark of its end is as good as any time without a commit, and a later commit undoes it."""
     others = Others()
     assert "this one waits" in others.looks("other", 2)
     others.ends = {"other": RunEnd("theirs", 3_000, goes_on=False)}
     assert others.looks("other", 2) == "the other deployment has ended: taking over"
     assert not others.writers.waits
     assert "this one waits" in others.looks("other", 5), "it had not ended"
+
+
+THEIRS = RunEnd("theirs", 999_000, goes_on=True)
+LAST, BEFORE = (RunEnd("theirs", at_ms, goes_on=False) for at_ms in (999_500, 900_000))
+
+
+NOBODY: dict[str, RunEnd] = {}
+STARTS = [  # title, who has committed last, when, the ends of runs that are known
+    ("it was killed, or is at work", "other", 999, NOBODY, True),
+    ("it has ended long ago", "other", 900, NOBODY, False),
+    ("a decision of a person's command", "driver", 999, NOBODY, False),
+    ("it has ended", "other", 999, {"other": replace(THEIRS, goes_on=False)}, False),
+    (
+        "it has committed since",
+        "other",
+        999,
+        {"other": RunEnd("theirs", 998_999, goes_on=False)},
+        True,
+    ),
+    ("another run follows", "other", 999, {"other": THEIRS}, True),
+    ("... which has ended", "other", 999, {"other": THEIRS, "last": LAST}, False),
+    ("... after a start of its deployment", "other", 999, {"other": THEIRS, "x": BEFORE}, True),
+    (
+        "a person has deleted it",
+        "other",
+        999,
+        {"other": RunEnd("ours", 999_000, goes_on=True)},
+        False,
+    ),
+]
+
+
+@titled("run_id, committed, ends, waits", STARTS)
+def test_whom_a_daemon_that_starts_waits_for(
+    run_id: str, committed: int, ends: dict[str, RunEnd], *, waits: bool
+) -> None:
+    """The clean end of a deployment is known; without it, only time tells that nobody copies."""
+    others = Others(1000.0)
+    others.ends = ends
+    assert bool(others.looks(run_id, committed)) == others.writers.waits == waits
+    others = Others(1000.0)
+    others.looks("other", 990)
+    assert "taking over" in others.looks("other", 990, count=36), "the time before counts"
 
 
 def test_who_waits_says_that_it_is_superseded(
@@ -313,19 +303,14 @@ def send(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_interrupts_at_once(number: signal.Signals) -> None:
-    """The signal is remembered, so that no other mirror starts."""
+def test_a_signal_interrupts_at_once_or_is_noted(number: signal.Signals) -> None:
+    """It is remembered, so that no other mirror starts; while a run copies, it stops by itself."""
     stop = StopSignal()
     with stop.heard():
         assert not stop()
         with pytest.raises(KeyboardInterrupt):
             send(number)
         assert stop()
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_deferred_signal_only_interrupts_when_it_is_repeated(number: signal.Signals) -> None:
-    """While a run copies, the first signal is only noted, and the run stops by itself."""
     stop = StopSignal()
     with stop.heard(), stop.deferred():
         send(number)
@@ -386,29 +371,23 @@ def test_handlers_are_replaced_and_restored() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-TEXT = """\
-mirrors:
-  m:
-    source: {nodes: [{name: a, bootstrap_servers: "a:1"}]}
-    destination: {bootstrap_servers: "b:1"}
-    topics: {allow: [orders]}
-"""
+TEXT = MINIMAL + "    topics: {allow: [orders]}\n"
 
 
 def test_the_mirrors_follow_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that cannot be used changes nothing, and is said once until it can be used again."""
     path = tmp_path / "relay.yaml"
     path.write_text(TEXT)
-    followed = FollowedMirrors(Invocation(path), ["m"])
+    followed = FollowedMirrors(Invocation(path), ["orders"])
     before = followed.mirrors
     assert not followed.changed()
-    for unusable in ("mirrors: {", TEXT.replace("  m:", "  other:")):
+    for unusable in ("mirrors: {", TEXT.replace("  orders:", "  other:")):
         path.write_text(unusable)
         assert [followed.changed(), followed.changed()] == [False, False]
         assert followed.mirrors == before
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("relay.yaml has changed, and its last version stays in use: ")
-    path.write_text(TEXT.replace("orders", "paid"))
+    path.write_text(TEXT.replace("[orders]", "[paid]"))
     assert [followed.changed(), followed.changed()] == [True, False]
-    assert followed.mirrors["m"].topics.allow == ("paid",)
+    assert followed.mirrors["orders"].topics.allow == ("paid",)
     assert capsys.readouterr().err == ""

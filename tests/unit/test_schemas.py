@@ -35,6 +35,7 @@ from relay_pipelines.schemas.verdict import State, TopicVerdict, total
 from relay_pipelines.schemas.verify import Comparison, verdicts
 from relay_pipelines.settings.clusters import SchemaRegistry
 from tests.support.schema_registry import FakeRegistry, fake_registry
+from tests.support.wordings import Wordings
 
 ORDERS = TopicPartition("orders", 0)
 ODD = "a/b c.d%2F:é"
@@ -146,7 +147,7 @@ def test_same_schemas_agree_and_each_id_is_asked_for_once(
     here: FakeRegistry, there: FakeRegistry
 ) -> None:
     """Texts that differ in spaces are the same schema, and references are compared, too."""
-    there.subjects = {name: dict(some) for name, some in here.subjects.items()}
+    there.take(here)
     there.add("address", 1, 7, json.dumps(AVRO, indent=2))
     records = [named(None, with_id(number)) for number in (7, 11, 7, 11, 7)]
     found = verdict_of(here, there, *records)
@@ -179,19 +180,19 @@ def test_what_is_not_the_same_does_not_pass(
 def test_verdicts_are_metrics(here: FakeRegistry, there: FakeRegistry, tmp_path: Path) -> None:
     """What the file says of other topics stays."""
     file = tmp_path / "schemas.prom"
-    found = verdict_of(here, there, named(None, with_id(7)))
-    metrics.write(file, "m", [found])
+    metrics.write(file, "m", [verdict_of(here, there, named(None, with_id(7)))])
     metrics.write(file, "m", [TopicVerdict("other")])
     lines = file.read_text()
-    assert 'kafka_relay_check_failed{check="schemas",mirror="m",topic="orders"} 1.0' in lines
+    fails = 'kafka_relay_check_failed{check="schemas",mirror="m",topic="orders"}'
+    assert f"{fails} 1.0" in lines
     assert 'schemas_verdict{mirror="m",topic="orders",verdict="differs"} 1.0' in lines
     assert 'schemas_verdict{mirror="m",topic="other",verdict="nothing to verify"} 1.0' in lines
     assert 'schema_ids{mirror="m",result="differing",topic="orders"} 1.0' in lines
-    there.subjects = {name: dict(some) for name, some in here.subjects.items()}
+    there.take(here)
     same = verdict_of(here, there, named(None, with_id(7)))
-    for is_part, fails in ((True, 1), (False, 0)):
+    for is_part in (True, False):
         metrics.write(file, "m", [same], is_part=is_part)
-        assert f'{{check="schemas",mirror="m",topic="orders"}} {fails}.0' in file.read_text()
+        assert f"{fails} {int(is_part)}.0" in file.read_text()
 
 
 def test_a_registry_that_is_away_is_no_pass(here: FakeRegistry, there: FakeRegistry) -> None:
@@ -215,7 +216,7 @@ def test_an_id_that_is_refused_hides_none_that_differs(
     """Also one that is refused for its reference is not the same, whoever else names that."""
     address = {"name": "A", "subject": "address", "version": 3}
     here.add("b-order", 1, 14, '{"type":"B"}', references=[address])
-    there.subjects = {name: dict(some) for name, some in here.subjects.items()}
+    there.take(here)
     there.add("address", 3, 9, {"type": "int"})
     there.before = lambda path: answer if path == "/schemas/ids/7" else None
     found = verdict_of(here, there, *(named(None, with_id(number)) for number in (7, 9)))
@@ -261,15 +262,13 @@ def test_a_registry_that_does_not_answer_in_time(there: FakeRegistry) -> None:
 
 
 def test_a_password_is_sent_and_never_shown(there: FakeRegistry) -> None:
-    there.password = "geheim-äöü"
-    with client(there, username="relay", password=there.password) as registry:
+    there.password, user = "geheim-äöü", {"username": "relay"}
+    with client(there, **user, password=there.password) as registry:
         assert registry.count_subjects() == 0
-    with (
-        client(there, username="relay", password="wrong-password") as registry,
-        pytest.raises(PermissionDeniedError) as raised,
-    ):
+    refused = pytest.raises(PermissionDeniedError)
+    with client(there, **user, password="wrong") as registry, refused as raised:
         registry.count_subjects()
-    assert "wrong-password" not in str(raised.value)
+    assert "wrong" not in str(raised.value)
 
 
 def test_a_context_has_ids_of_its_own(here: FakeRegistry, there: FakeRegistry) -> None:
@@ -294,20 +293,15 @@ def checked(**declared: FakeRegistry | None) -> list[str]:
     return [tables.finding(each).plain for each in preflight.check("orders", mirror)]
 
 
-def test_what_check_says_of_registries(here: FakeRegistry, there: FakeRegistry) -> None:
+def test_what_check_says_of_registries(
+    here: FakeRegistry, there: FakeRegistry, wordings: Wordings
+) -> None:
     """One line each: whether it answers and lets the user in."""
-    one, other = checked(source=here, destination=there)
-    says = "answers with 3 subjects"
-    assert one == f"ok      orders: the source's registry {here.url}: {says}"
-    assert other.startswith("ok ")
+    lines = checked(source=here, destination=there)
     here.password = "secret"
     there.before = lambda *_: (404, None)
-    one, other = checked(source=here, destination=there)
-    assert one.startswith("error ")
-    assert "refuses GET /subjects (401)" in one
-    assert other.startswith("error ")
-    assert "write where Confluent's REST API is" in other
-    _, other = checked(source=None, destination=there)
-    assert other.startswith("warning ")
-    assert "the source has no schema registry" in other
+    lines += checked(source=here, destination=there)
+    lines += checked(source=None, destination=there)
+    said = "\n".join(lines).replace(here.url, "HERE").replace(there.url, "THERE")
+    wordings.check("check: schema registries", said)
     assert checked(source=None, destination=None) == []

@@ -32,106 +32,61 @@ from relay_pipelines.spark.job import (
     texts,
 )
 from relay_pipelines.spark.session import connect
+from tests.support.config_files import MINIMAL
+from tests.support.wordings import Wordings
 
-NOBODY = "bootstrap_servers: '127.0.0.1:1'"
+NOT_STARTED = {
+    "no server": ("", ["status"]),
+    "another machine": ("sc://spark.example:15002/;token=secret", ["start"]),
+    "no value": ("sc://localhost", ["start", "--conf", "spark.master"]),
+    "speculation": ("sc://localhost", ["start", "--conf", "spark.speculation=true"]),
+}
 
 
-MIRRORS = (
-    f"mirrors: {{m: {{source: {{nodes: [{{name: n, {NOBODY}}}]}}, destination: {{{NOBODY}}}}}}}"
-)
-
-
-@pytest.mark.parametrize(
-    ("spark", "arguments", "line"),
-    [
-        (
-            "{}",
-            ["status"],
-            (
-                "spark.remote is not set, so that no run would use a Spark Connect server;"
-                " set it to sc://127.0.0.1:15002"
-            ),
-        ),
-        (
-            "{remote: 'sc://spark.example:15002/;token=secret'}",
-            ["start"],
-            (
-                "spark.remote is sc://spark.example:15002: relay starts a server on 127.0.0.1 only;"
-                " set spark.remote to sc://127.0.0.1:15002, or start that server with Spark's"
-                " start-connect-server.sh"
-            ),
-        ),
-        (
-            "{remote: 'sc://localhost'}",
-            ["start", "--conf", "spark.master"],
-            "--conf spark.master is not a Spark setting; write --conf spark.key=value",
-        ),
-        (
-            "{remote: 'sc://localhost'}",
-            ["start", "--conf", "spark.speculation=true"],
-            (
-                "--conf spark.speculation=true: two tasks would copy the same range and fence each"
-                " other; leave it out"
-            ),
-        ),
-    ],
-    ids=["no server", "another machine", "no value", "speculation"],
-)
+@pytest.mark.parametrize("title", NOT_STARTED)
 def test_what_cannot_be_started_is_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    spark: str,
-    arguments: list[str],
-    line: str,
+    wordings: Wordings,
+    title: str,
 ) -> None:
     """The line says why, shows no secret, and nothing is left in the state folder."""
+    remote, arguments = NOT_STARTED[title]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    (tmp_path / "relay.yaml").write_text(f"spark: {spark}\n{MIRRORS}\n")
+    spark = f"spark: {{remote: '{remote}'}}\n" if remote else ""
+    (tmp_path / "relay.yaml").write_text(spark + MINIMAL)
     assert main(["spark", *arguments, "-c", str(tmp_path / "relay.yaml")]) == 2
-    assert capsys.readouterr().err == f"error: {line}\n"
+    said = capsys.readouterr().err
+    assert "secret" not in said
+    wordings.check(f"spark: {title}", said)
     assert not (tmp_path / "state").exists()
 
 
-def test_an_environment_that_leads_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_leads_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, wordings: Wordings
+) -> None:
     """PySpark's own error names Java, and Spark's launcher would end without a word."""
     before = SparkContext._gateway
     monkeypatch.setenv("SPARK_REMOTE", "sc://192.0.2.1:15002")
     with pytest.raises(ConfigError) as refused:
         connect("local[1]")
-    assert str(refused.value) == (
-        "PySpark takes SPARK_REMOTE from the environment instead of local[1]; unset it, or set"
-        " spark.remote"
-    )
+    wordings.check("spark: another server in the environment", str(refused.value))
     assert SparkContext._gateway is before
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError) as refused:
         jvm.start({"spark.master": "yarn"}, verbose=False)
-    assert str(refused.value) == (
-        "spark.master is yarn, and neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set; set one of"
-        " them to the folder of core-site.xml and yarn-site.xml"
-    )
+    wordings.check("spark: yarn without its configuration", str(refused.value))
 
 
-FILTER = "spark.org.apache.spark.deploy.yarn.AmIpFilter.param"
-
-
-PAGE = "http://rm1:8088/proxy/application_1_1"
-
-
-@pytest.mark.parametrize(
-    ("conf", "page"),
-    [
-        ({}, ""),
-        ({f"{FILTER}.PROXY_HOSTS": "rm1", f"{FILTER}.PROXY_URI_BASES": PAGE}, PAGE),
-        ({f"{FILTER}.PROXY_URI_BASES": f"{PAGE},http://rm2:8088/proxy/application_1_1"}, PAGE),
-    ],
-    ids=["elsewhere", "one ResourceManager", "two of them"],
-)
-def test_the_page_of_an_application_is_yarns(conf: dict[str, str], page: str) -> None:
-    """That of the driver leads there."""
-    assert yarn.page(conf) == page
+def test_the_page_of_an_application_is_yarns() -> None:
+    """That of the driver leads there; of two ResourceManagers, the first counts."""
+    key = "spark.org.apache.spark.deploy.yarn.AmIpFilter.param.PROXY_URI_BASES"
+    pages = [f"http://{host}:8088/proxy/application_1_1" for host in ("rm1", "rm2")]
+    assert yarn.page({}) == ""
+    for count in (1, 2):
+        assert yarn.page({key: ",".join(pages[:count])}) == pages[0]
 
 
 @pytest.mark.parametrize(
@@ -181,10 +136,8 @@ class Ended:
 def test_the_session_ends_while_the_job_is_submitted() -> None:
     """The error says in one line that the job failed, although removing its tag fails, too."""
     job = CopyJob("mirror", "run", Cluster("node", ()), Cluster("destination", ()))
-    with pytest.raises(
-        RelayError,
-        match="the Spark job failed: SparkContext or SparkSession should be created first",
-    ):
+    first = "the Spark job failed: SparkContext or SparkSession should be created first"
+    with pytest.raises(RelayError, match=first):
         submit(Ended(), job, [], "tag")
 
 
@@ -258,16 +211,12 @@ ABORTED = (
 )
 
 
-def test_a_task_that_failed_too_often_is_named_with_what_it_copies() -> None:
+def test_a_task_that_failed_too_often_is_named_with_what_it_copies(wordings: Wordings) -> None:
     """The line has the topic-partitions of that task alone, and why its last attempt failed."""
     failing = Failing(ABORTED)
     with pytest.raises(SparkJobError) as caught:
         texts(failing, failing.range, "a tag", tasks=["a-0", "a-1, b-0"])
-    assert caught.value.what == (
-        "the Spark job failed: task 1, of a-1, b-0, failed, and spark.task.maxFailures is 4:"
-        " Lost task 1.3 in stage 3.0 (TID 7) (127.0.0.1 executor 2): ExecutorLostFailure (executor"
-        " 2 exited caused by one of the running tasks)"
-    )
+    wordings.check("spark: a task failed too often", caught.value.what)
 
 
 def test_a_worker_forgets_the_folders_of_a_zip_and_finds_them_again(

@@ -31,6 +31,7 @@ from relay_pipelines.orchestration.turns import Turn, Watcher, forbid_retries
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import WindowSettings
 from tests.support.independent import until
+from tests.support.sleeping_clock import SleepingClock
 from tests.support.tables import titled
 
 LANE = Lane("m", "main", WindowSettings(), ("a",))
@@ -117,20 +118,17 @@ def test_a_backfill_gives_no_turn_to_a_session_that_waits_for_another_person(ins
     run(instance, Turn.PAUSED)
     own = run(instance, Turn.BY_HAND)
     context = context_of(instance, own)
-    seconds: list[float] = []
 
-    class Clock(SystemClock):
-        def monotonic(self) -> float:
-            return super().monotonic() + sum(seconds)
-
-        def sleep(self, some: float) -> None:
-            seconds.append(some)
-            if len(seconds) == 1:
+    class Meanwhile(SleepingClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if len(self.waits) == 1:
                 run(instance, Turn.BY_HAND)
 
+    clock = Meanwhile()
     for _ in range(2):  # it comes while the session may take its turn, and has come before
-        turns.let_session_copy(context, LANE, Clock(), lambda: False)
-        assert len(seconds) == 1
+        turns.let_session_copy(context, LANE, clock, lambda: False)
+        assert len(clock.waits) == 1
     assert instance.get_run_by_id(own).tags[naming.TAG_TURN] == Turn.BY_HAND
 
 
@@ -143,22 +141,18 @@ def test_runs_that_do_not_copy_now_do_not_count(instance, status):
     assert seen == turns.OtherRuns(**dict.fromkeys(SEEN, False))
 
 
-class Clock(SystemClock):
+class Clock(SleepingClock):
     """A clock that a test turns: both its times, or the wall clock alone."""
 
-    def __init__(self) -> None:
-        self.passed = self.jumped = 0.0
-
-    def monotonic(self) -> float:
-        return self.passed
+    jumped = 0.0
 
     def now_ms(self) -> int:
-        return int(1000 * (1_800_000_000 + self.passed + self.jumped))
+        return int(1000 * (1_800_000_000 + self.now + self.jumped))
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
+    found = Clock(0.0)
     monkeypatch.setattr(turns, "watcher", Watcher(found))
     return found
 
@@ -169,7 +163,7 @@ def watch(instance: DagsterInstance, clock: Clock, seconds: int, beat: str = "")
     for number in range(seconds // 10):
         for other in instance.get_runs() if beat else ():
             instance.add_run_tags(other.run_id, {naming.TAG_HEARTBEAT: f"{beat} {number}"})
-        clock.passed += 10
+        clock.now += 10
         given_up += turns.fail_dead_runs(instance, LANE)
     return given_up
 
@@ -188,18 +182,18 @@ def test_a_run_whose_process_has_died_blocks_nobody(instance, clock):
     assert not turns.other_runs(instance, LANE, own).before_person
 
 
-def test_a_clock_that_jumps_declares_nobody_dead(instance, clock):
-    """Nor does one of another machine, or a watcher that was itself stopped for an hour."""
+def test_who_is_not_given_up(instance, clock, tmp_path):
+    """For a clock that jumps, or of another machine, or a watcher that was stopped for an hour.
+
+    One that dies before it says anything is: it would block its lane for ever.
+    """
     run(instance, Turn.COPYING)
     assert watch(instance, clock, 60, "2001-01-01T00:00:00Z") == []
     clock.jumped += 3600.0
     assert watch(instance, clock, 60) == []
-    clock.passed += 3600.0
+    clock.now += 3600.0
     assert turns.fail_dead_runs(instance, LANE) == []
-
-
-def test_a_session_that_dies_before_it_says_anything_is_dead(instance, clock, tmp_path):
-    """It would block its lane for ever: nothing else ends a run that Dagster has seen start."""
+    instance.wipe()
     job = mirror_lane.build(LANE, Catalog(tmp_path / "topics.json"))
     started = DagsterRunStatus.STARTED
     died = instance.create_run_for_job(job, status=started, tags=job.run_tags).run_id
@@ -210,7 +204,7 @@ def test_a_session_that_dies_before_it_says_anything_is_dead(instance, clock, tm
 def test_a_heartbeat_says_what_moves(monkeypatch):
     """A run that waits for its copy says so, and one whose thread does nothing ends."""
     monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
-    clock, cpu = Clock(), [0.0]
+    clock, cpu = Clock(0.0), [0.0]
     tags: dict[str, str] = {}
     said: list[str] = []
 
@@ -223,16 +217,16 @@ def test_a_heartbeat_says_what_moves(monkeypatch):
     monkeypatch.setattr(turns, "Heartbeat", made)
     with turns.beating("r", tags.update, log) as heart:
         until_said("2027-01-15T08:00:00Z")
-        clock.passed += 100
+        clock.now += 100
         heart.committed([])
         until_said("2027-01-15T08:01:40Z: nothing has moved for 1 min 40 s")
         turns.of("r").committed(entries)
         until_said("2027-01-15T08:01:40Z")
         for _ in range(4):  # it waits for a cluster, again and again
             cpu.append(cpu[-1] + 1)
-            clock.passed += 100
+            clock.now += 100
             until_said(str(heart))
-        clock.passed += turns.STANDSTILL_SECONDS + 1
+        clock.now += turns.STANDSTILL_SECONDS + 1
         until(lambda: said, "the end")
     assert said[0].startswith("nothing has happened for 5 min 0 s: this run hangs, and ends;")
 
@@ -305,29 +299,13 @@ def test_a_tag_waits_while_another_process_writes(tmp_path, monkeypatch):
 def test_a_run_that_was_deleted_does_not_wait_for_the_database(instance):
     """A person deletes it while the database fails: nobody stores any more that it has failed."""
     context: Any = SimpleNamespace(instance=instance, run_id="gone")
-    waited: list[float] = []
-
-    class Clock(SystemClock):
-        def monotonic(self) -> float:
-            return sum(waited)
-
-        def sleep(self, some: float) -> None:
-            waited.append(some)
-
+    clock = SleepingClock()
     with (
         pytest.raises(dg.Failure, match=r"Dagster's database fails: it is read-only; start it, or"),
-        stopping._database_errors_in_one_line(context, Clock()),
+        stopping._database_errors_in_one_line(context, clock),
     ):
         raise OperationalError("INSERT", None, Exception("it is read-only"))
-    assert not waited
-
-
-def test_a_queued_session_counts_for_the_planner(instance):
-    """Otherwise it would request another one with each tick."""
-    queued = run(instance, None, DagsterRunStatus.NOT_STARTED)
-    run(instance, None, DagsterRunStatus.FAILURE)
-    assert [found.run_id for found in turns.sessions(instance, LANE)] == [queued]
-    assert not turns.sessions(instance, OTHER)
+    assert not clock.waits
 
 
 def test_a_tick_says_what_the_run_that_copies_is_doing(instance, clock) -> None:
@@ -348,9 +326,9 @@ def test_a_tick_says_what_the_run_that_copies_is_doing(instance, clock) -> None:
     beat = "2026-11-25T02:14:00Z: nothing has moved for 45 s"
     instance.add_run_tags(copying, {naming.TAG_HEARTBEAT: beat})
     assert said() == f"run {copying[:8]} copies, nothing has moved for 45 s"
-    clock.passed += 20
+    clock.now += 20
     assert "nothing has moved" in said()
-    clock.passed += 20
+    clock.now += 20
     assert said() == f"run {copying[:8]} has not reported for 40 s"
 
 
@@ -391,13 +369,24 @@ def test_a_tick_says_for_whom_a_person_waits() -> None:
         assert len(said(60)) == 1, "the session lets the person's run copy"
 
 
-def test_the_planner_does_not_wait_for_a_run_that_checks(instance) -> None:
-    """The next run copies meanwhile; when that checks, too, the first one sees it and gives up."""
+def test_which_sessions_count_for_the_planner(instance) -> None:
+    """A queued one: it would request another with each tick. Not one that checks.
+
+    The next run copies meanwhile; when that checks, too, the first one sees it and gives up.
+    """
+
+    def sessions(lane: Lane = LANE) -> list[str]:
+        return [found.run_id for found in turns.sessions(instance, lane)]
+
+    queued = run(instance, None, DagsterRunStatus.NOT_STARTED)
+    run(instance, None, DagsterRunStatus.FAILURE)
+    assert (sessions(), sessions(OTHER)) == ([queued], [])
+    instance.delete_run(queued)
     first = run(instance, Turn.CHECKING)
     copying = run(instance, Turn.COPYING)
-    assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying]
+    assert sessions() == [copying]
     assert not turns.other_runs(instance, LANE, first).later_checks
     later = run(instance, Turn.CHECKING)
-    assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying]
+    assert sessions() == [copying]
     assert turns.other_runs(instance, LANE, first).later_checks
     assert not turns.other_runs(instance, LANE, later).later_checks
