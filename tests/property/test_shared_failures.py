@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -174,6 +175,19 @@ def test_renames_blame_the_right_range(*, crossed: bool) -> None:
         assert copied(copies, to[topic]) == ([] if outcome.error else values(topic, RECORDS))
 
 
+@contextmanager
+def before(request: str, then: Callable[[FakeCluster, Any], None]) -> Iterator[None]:
+    """Do something before each request of a kind."""
+    answer = getattr(FakeCluster, request)
+
+    def answer_after(cluster: FakeCluster, asked: Any) -> Any:
+        then(cluster, asked)
+        return answer(cluster, asked)
+
+    with patch.object(FakeCluster, request, answer_after):
+        yield
+
+
 def claim(
     wanted: list[CopyRange], owned_by: Mapping[TopicPartition, str] | None = None
 ) -> dict[TopicPartition, RelayError]:
@@ -206,15 +220,14 @@ def test_a_claim_outlives_a_lost_connection(mishap: str, at_request: int) -> Non
 
 def test_lanes_that_start_together_all_get_their_ranges() -> None:
     """Others fence the claimant eight times."""
-    copies, add, left = destination(*TOPICS), FakeCluster._add, [8]
+    copies, left = destination(*TOPICS), [8]
 
-    def fenced(self: FakeCluster, asked: Any) -> Any:
+    def fence(cluster: FakeCluster, asked: Any) -> None:
         if left[0]:
             left[0] -= 1
-            self.ids[asked.v3_and_below_transactional_id].epoch += 1
-        return add(self, asked)
+            cluster.ids[asked.v3_and_below_transactional_id].epoch += 1
 
-    with served(Requests(), destination=copies), patch.object(FakeCluster, "_add", fenced):
+    with served(Requests(), destination=copies), before("_add", fence):
         claim(ranges())
     assert len(owned(copies)) == len(TOPICS)
 
@@ -222,31 +235,23 @@ def test_lanes_that_start_together_all_get_their_ranges() -> None:
 @pytest.mark.parametrize("at", ["_init", "_add"])
 def test_many_owners_are_held_before_one_look(at: str) -> None:
     """A rival claims from one of them before it is held, or after the look: nothing is skipped."""
-    copies, rival = destination(*TOPICS), TopicPartition("j", 0)
-    init, add = FakeCluster._init, FakeCluster._add
-    inits, pending = [], [rival]
+    copies, inits, pending = destination(*TOPICS), [], [TopicPartition("j", 0)]
     own = {TopicPartition(topic, 0): own_id("m", TopicPartition(topic, 0)) for topic in TOPICS}
 
     def claim_all(wanted: Mapping[TopicPartition, str]) -> None:
         with ClusterClient(DESTINATION, SourceError, "m", IMPATIENT, Clock()) as client:
             assert owners.claim_for(client, "m", wanted) == {}
 
-    def overtaken_at(request: str) -> None:
-        if at == request and pending:
+    def overtake(_cluster: FakeCluster, _asked: Any) -> None:
+        if pending:
             claim_all({pending.pop(): OWNER})
 
-    def inited(self: FakeCluster, asked: Any) -> Any:
-        overtaken_at("_init")
+    def note(_cluster: FakeCluster, asked: Any) -> None:
         inits.append(asked.transactional_id)
-        return init(self, asked)
-
-    def added(self: FakeCluster, asked: Any) -> Any:
-        overtaken_at("_add")
-        return add(self, asked)
 
     with served(Requests(), destination=copies):
         claim_all(own)
-        with patch.object(FakeCluster, "_init", inited), patch.object(FakeCluster, "_add", added):
+        with before("_init", note), before(at, overtake):
             claim_all(dict.fromkeys(own, moved_id("m")))
         with ClusterClient(DESTINATION, SourceError, clock=Clock()) as client:
             assert set(checkpoint.read_all(client, "m").owners.values()) == {moved_id("m")}
@@ -298,13 +303,11 @@ def test_a_waiting_source_leaves_no_transaction_open(
     first_bytes: int, topics: int, late_topic: bytes
 ) -> None:
     """Records that are fetched alone, or with others, are late; what is copied is committed."""
-    source, copies = filled(TOPICS, RECORDS), destination(*TOPICS)
-    real, late = FakeCluster._fetch, [0, 0]
+    source, copies, late = filled(TOPICS, RECORDS), destination(*TOPICS), [0, 0]
 
-    def fetch(self: FakeCluster, body: bytes) -> bytes:
-        if self is source and body.startswith(struct.pack(">ih", topics, 1) + late_topic, 25):
+    def let_wait(cluster: FakeCluster, body: bytes) -> None:
+        if cluster is source and body.startswith(struct.pack(">ih", topics, 1) + late_topic, 25):
             late[:] = (0, 1) if late[1] else (8, 1)
-        return real(self, body)
 
     def wait() -> str:
         if not late[0]:
@@ -315,7 +318,7 @@ def test_a_waiting_source_leaves_no_transaction_open(
 
     with (
         served(Requests(), {"source": wait}, source=source, destination=copies),
-        patch.object(FakeCluster, "_fetch", fetch),
+        before("_fetch", let_wait),
         patch.object(reader, "_FIRST_PARTITION_BYTES", first_bytes),
         patch.object(copier, "_TOGETHER", 2),
     ):
@@ -323,8 +326,8 @@ def test_a_waiting_source_leaves_no_transaction_open(
     assert late == [0, 1]
     assert done(outcomes) == {*TOPICS}
     first = TOPICS.index(late_topic.decode())
-    before, after = copies.logs[checkpoint.TOPIC].committed()[first - 1 : first + 1]
-    assert after.offset - before.offset > 1  # a marker is between them
+    earlier, later = copies.logs[checkpoint.TOPIC].committed()[first - 1 : first + 1]
+    assert later.offset - earlier.offset > 1  # a marker is between them
 
 
 def test_what_has_moved_is_claimed_by_no_run() -> None:

@@ -73,20 +73,12 @@ def test_a_failed_run(example: ModuleType, alerts: list[str], instance: DagsterI
         copy()
 
     result = mirror_m.execute_in_process(instance=instance, raise_on_error=False)
-    event = next(
-        event for event in result.all_events if event.event_type is dg.DagsterEventType.RUN_FAILURE
-    )
-    context = dg.build_run_status_sensor_context(
-        "failed_runs",
-        dagster_event=event,
-        dagster_instance=instance,
-        dagster_run=result.dagster_run,
-    ).for_run_failure()
-
-    example.failed_runs(context)
-
-    (sent,) = alerts
-    assert sent == f"run {result.run_id} of mirror_m failed: no source node answers"
+    failure = dg.DagsterEventType.RUN_FAILURE
+    (event,) = (event for event in result.all_events if event.event_type is failure)
+    of_run: Any = {"dagster_event": event, "dagster_run": result.dagster_run}
+    context = dg.build_run_status_sensor_context("failed_runs", dagster_instance=instance, **of_run)
+    example.failed_runs(context.for_run_failure())
+    assert alerts == [f"run {result.run_id} of mirror_m failed: no source node answers"]
 
 
 def test_a_check_fails_and_passes_again(

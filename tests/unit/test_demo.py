@@ -42,19 +42,19 @@ def differences(comparison: Comparison) -> dict[str, int]:
     return {name: getattr(comparison, name) for name in CLEAN}
 
 
-@titled(
-    "destination, found",
-    [
-        ("a lost record", [A, C], {"lost": 1}),
-        ("a doubled record", [A, B, B, C], {"duplicates": 1}),
-        ("everything twice", [A, B, C, A, B, C], {"duplicates": 3}),
-        ("a changed record", [A, CHANGED_B, C], {"changed": 1}),
-        ("a loss and a duplicate do not cancel out", [A, B, B], {"lost": 1, "duplicates": 1}),
-        ("a record from elsewhere", [A, B, C, D], {"foreign": 1}),
-        ("nothing arrived", [], {"lost": 3}),
-        ("another order shows only in the digests", [A, C, B], {}),
-    ],
-)
+DIFFERENCES = [
+    ("a lost record", [A, C], {"lost": 1}),
+    ("a doubled record", [A, B, B, C], {"duplicates": 1}),
+    ("everything twice", [A, B, C, A, B, C], {"duplicates": 3}),
+    ("a changed record", [A, CHANGED_B, C], {"changed": 1}),
+    ("a loss and a duplicate do not cancel out", [A, B, B], {"lost": 1, "duplicates": 1}),
+    ("a record from elsewhere", [A, B, C, D], {"foreign": 1}),
+    ("nothing arrived", [], {"lost": 3}),
+    ("another order shows only in the digests", [A, C, B], {}),
+]
+
+
+@titled("destination, found", DIFFERENCES)
 def test_what_differs_is_counted(destination, found):
     comparison = compare(AT, content(A, B, C), content(*destination))
     assert differences(comparison) == CLEAN | found

@@ -241,13 +241,11 @@ def test_prometheus_reaches_the_exporter_of_kubernetes():
 
 def test_the_configurations_load(tmp_path):
     """With the variables that the container gets, with and without Spark in pods of its own."""
-    (tmp_path / "relay.yaml").write_text((DEPLOY / "docker" / "relay.yaml").read_text())
-    variables = {"TOPICS": "a, b", "WINDOW_EVERY": "2s"}
-    mirror = load(tmp_path / "relay.yaml", variables).mirror("orders")
-    assert mirror.topics.allow == ("a", "b")
-    assert mirror.window.every == 2_000
-    config, spark = (one.values[0] for one in DOCUMENTS if one.values[0]["kind"] == "ConfigMap")
     path = tmp_path / "relay.yaml"
+    path.write_text((DEPLOY / "docker" / "relay.yaml").read_text())
+    mirror = load(path, {"TOPICS": "a, b", "WINDOW_EVERY": "2s"}).mirror("orders")
+    assert (mirror.topics.allow, mirror.window.every) == (("a", "b"), 2_000)
+    config, spark = (one.values[0] for one in DOCUMENTS if one.values[0]["kind"] == "ConfigMap")
     path.write_text(config["data"]["relay.yaml"])
     variables = {"HOSTNAME": "relay-1-abc", "POD_IP": "10.0.0.7"}
     variables |= manifest("Secret")["stringData"] | config["data"]
@@ -260,8 +258,7 @@ def test_the_configurations_load(tmp_path):
     # executors, too, listen at the latter; with a port by chance, the network policy would block it
     conf = settings.spark.conf
     assert ports == {conf["spark.driver.port"], conf["spark.blockManager.port"]}
-    addresses = {conf["spark.driver.host"], conf["spark.driver.bindAddress"]}
-    assert addresses == {"10.0.0.7"}
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "10.0.0.7"
     assert "POD_IP" in {variable["name"] for variable in container["env"]}
     with_spark = load(path, variables | spark["data"])
     assert with_spark.spark.master == "k8s://https://kubernetes.default.svc"

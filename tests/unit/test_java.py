@@ -41,11 +41,6 @@ def find(java_home: Path | str, path: str) -> java.Java:
     return java.find({"JAVA_HOME": str(java_home), "PATH": f"{path}:/usr/bin:/bin"})
 
 
-def test_path_serves_without_a_java_home(path):
-    found = java.find({"PATH": path})
-    assert found == java.Java(f"{path}/java", 21, frozenset({"java.base", "x.y"}))
-
-
 def test_the_extra_serves_where_path_has_none(tmp_path, path, monkeypatch):
     """Also where the one of PATH is too old; without the extra, the error names it."""
     old = str(runtime(tmp_path / "8", 'JAVA_VERSION="1.8.0_402"\n').parent)
@@ -66,7 +61,12 @@ def test_the_extra_serves_where_path_has_none(tmp_path, path, monkeypatch):
 
 
 def test_java_home_decides_alone(tmp_path, path):
-    """A Java that somebody has named is not replaced by another one in silence."""
+    """A Java that somebody has named is not replaced by another one in silence.
+
+    Without a name, PATH serves.
+    """
+    found = java.find({"PATH": path})
+    assert found == java.Java(f"{path}/java", 21, frozenset({"java.base", "x.y"}))
     executable = runtime(tmp_path / "17", 'JAVA_VERSION="17.0.2"\n')
     assert find(tmp_path / "17", path) == java.Java(str(executable), 17, frozenset())
     runtime(tmp_path / "8", 'JAVA_VERSION="1.8.0_402"\n')
@@ -263,20 +263,14 @@ def test_answers_that_cannot_be_read_or_kept(tmp_path, cache):
     assert jvm.command(words(tmp_path, {}), jvm._environment()) == command
 
 
-def test_a_module_that_a_java_does_not_have_is_left_out(tmp_path):
-    """A JVM would not start with it; Spark multiplies matrices with jdk.incubator.vector."""
-    environment = jvm._environment()
+def test_options_with_which_no_jvm_would_start(tmp_path):
+    """Spark multiplies matrices with jdk.incubator.vector, which some Javas do not have."""
+    environment, arguments = jvm._environment(), words(tmp_path, {})
     runtime = java.find(environment)
-    option = "--add-modules=jdk.incubator.vector"
-    arguments = words(tmp_path, {})
     with_it = jvm._launcher(runtime, arguments, environment)
-    without = jvm._launcher(
-        replace(runtime, modules=frozenset({"java.base"})), arguments, environment
-    )
-    assert [word for word in with_it if word not in without] == [option]
-
-
-def test_options_that_spark_refuses_start_nothing(tmp_path):
-    arguments = words(tmp_path, {f"{NAMED}extraJavaOptions": "-Xmx1g"})
+    bare = replace(runtime, modules=frozenset({"java.base"}))
+    without = jvm._launcher(bare, arguments, environment)
+    assert {*with_it} - {*without} == {"--add-modules=jdk.incubator.vector"}
+    refused = words(tmp_path, {f"{NAMED}extraJavaOptions": "-Xmx1g"})
     with pytest.raises(RuntimeError, match=r"^Not allowed to specify max heap"):
-        jvm.command(arguments, jvm._environment())
+        jvm.command(refused, environment)

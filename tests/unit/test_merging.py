@@ -63,11 +63,10 @@ def executors(definitions: dg.Definitions) -> dict[str, str]:
     ("executor", "expected"),
     [(dg.multiprocess_executor, "multiprocess"), (None, "multi_or_in_process_executor")],
 )
-def test_each_project_keeps_its_executor_and_its_resources(config, executor, expected):
+def test_each_project_keeps_its_executor_and_its_resources(config, monkeypatch, executor, expected):
     """Our jobs run in one process; jobs and runs of assets have the user's executor."""
-    merged = dg.Definitions.merge(
-        relay.definitions(config), users(**({"executor": executor} if executor else {}))
-    )
+    own = users(executor=executor) if executor else users()
+    merged = dg.Definitions.merge(relay.definitions(config), own)
     dg.Definitions.validate_loadable(merged)
     ours = ("mirror_shop", "mirror_once", "backfill_by_date", "replay", "audit", "move")
     assert executors(merged) == {
@@ -82,10 +81,7 @@ def test_each_project_keeps_its_executor_and_its_resources(config, executor, exp
     orders = graph.get(dg.AssetKey(["shop", "orders"]))
     assert invoices.parent_keys == {orders.key}
     assert invoices.partitions_def == orders.partitions_def
-
-
-def test_our_own_code_location_runs_assets_in_one_process(config, monkeypatch):
-    """A separate process would cost two seconds a run."""
+    # our own code location runs assets in one process: another one would cost two seconds a run
     monkeypatch.setenv("RELAY_CONFIG", str(config))
     from relay_pipelines.definitions import defs
 
@@ -148,13 +144,14 @@ def test_jobs_and_sensors_find_their_resources(config, prefix):
     definitions = relay.definitions(config, key_prefix=prefix)
     repository = definitions.get_repository_def()
     start = f"{prefix}_" if prefix else ""
-    every_mirror = ("mirror_once", "backfill_by_date", "replay", "audit", "move")
-    for job in (*(f"{start}{job}" for job in every_mirror), f"sample_audit_{start}shop"):
-        needed = {
-            f"{start}backfill_by_date": (f"{start}copy_time_span", {"from": "2026-01-01"}),
-            f"{start}move": (f"{start}step_of_move", {"mirror": "shop"}),
-        }
-        ops = {needed[job][0]: {"config": needed[job][1]}} if job in needed else {}
+    needed: dict[str, dict[str, Any]] = {
+        "backfill_by_date": {"copy_time_span": {"from": "2026-01-01"}},
+        "move": {"step_of_move": {"mirror": "shop"}},
+    }
+    jobs = ("mirror_once", "backfill_by_date", "replay", "audit", "move")
+    for job in (*(f"{start}{job}" for job in jobs), f"sample_audit_{start}shop"):
+        of_job = needed.get(job.removeprefix(start), {})
+        ops = {f"{start}{op}": {"config": given} for op, given in of_job.items()}
         with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
             repository.get_job(job).execute_in_process(run_config={"ops": ops})
     found = definitions.resources or {}

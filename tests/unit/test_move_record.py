@@ -109,7 +109,12 @@ def test_each_record_follows_from_the_last_one() -> None:
     store = Store()
     ann, bob = RecordsInMemory(store, "ann"), RecordsInMemory(store, "bob")
     nothing, fencing = ann.read(), replace(before, state=State.FENCING)
-    ann.before_commit = lambda: None if store.record.number else bob.write(bob.read(), fencing)
+
+    def overtake() -> None:
+        if not store.record.number:
+            bob.write(bob.read(), fencing)
+
+    ann.before_commit = overtake
     with pytest.raises(FencedError, match="bob@host"):
         ann.write(nothing, fencing)
     assert store.record.writer == "bob"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_topics_are_renamed_and_pinned(rename, a, bc):
         assert destinations(["b.c", "a"], rename) == {"a": a[0], "b.c": bc[0]}
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "a name that another keeps": (["a", "b"], {"a": "b"}),
     "a name twice": (["a", "b"], {"a": "c", "b": "c"}),
     "pinned to what another keeps": (["a", "b"], {"a": "b:0"}),

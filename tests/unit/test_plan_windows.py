@@ -142,8 +142,10 @@ def test_uncopied(more, expected):
     assert not left
 
 
-IN_WINDOW = OffsetRange(at(0, "a.b"), 3, 9), OffsetRange(at(1, "a.b"), 0, 0)
-IN_WINDOW += OffsetRange(at(0, "idle"), 5, 5), OffsetRange(at(0, "z"), 2**40, 2**40 + 1)
+IN_WINDOW = (
+    *(OffsetRange(at(0, "a.b"), 3, 9), OffsetRange(at(1, "a.b"), 0, 0)),
+    *(OffsetRange(at(0, "idle"), 5, 5), OffsetRange(at(0, "z"), 2**40, 2**40 + 1)),
+)
 KEY = "2026-11-22T04:10:20Z-000"
 FROZEN = FrozenWindow(KEY, IN_WINDOW, "node1", 1_700_000_000_000, 12_345, {at(0, "z"): 2})
 

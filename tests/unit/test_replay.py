@@ -52,30 +52,24 @@ def settings(tmp_path: Path, text: str = MINIMAL) -> Settings:
     return load(path)
 
 
-class TestId:
-    """The same request has the same id, and continues; a permission is no part of it."""
+def test_the_same_request_has_the_same_id() -> None:
+    """It continues; a permission is no part of it.
 
-    def test_of_the_same_request(self) -> None:
-        """The command writes out an empty config, and Dagster leaves it out."""
-        assert REQUEST.id == ReplayRequest("orders", "again", offsets=(20, 80)).id
-        ids = {
-            replace(REQUEST, filters=(given,), transform=given, folder=path).id
-            for given in ({"class": "m:C"}, {"class": "m:C", "config": {}})
-            for path in (Path(), Path("elsewhere"))
-        }
-        assert len(ids) == 1
-        assert replace(REQUEST, into_itself=True).id == REQUEST.id
-
-    @pytest.mark.parametrize(
-        "other",
-        [
-            *({"topic": "other"}, {"to": "other"}, {"side": Side.DESTINATION}, {"partition": 0}),
-            *({"offsets": (20, None)}, FILTERS, {"verbatim": True}),
-        ],
-        ids=lambda other: next(iter(other)),
-    )
-    def test_of_another_request(self, other: dict[str, Any]) -> None:
-        assert replace(REQUEST, **other).id != REQUEST.id
+    The command writes out an empty config, and Dagster leaves it out.
+    """
+    assert REQUEST.id == ReplayRequest("orders", "again", offsets=(20, 80)).id
+    ids = {
+        replace(REQUEST, filters=(given,), transform=given, folder=path).id
+        for given in ({"class": "m:C"}, {"class": "m:C", "config": {}})
+        for path in (Path(), Path("elsewhere"))
+    }
+    assert len(ids) == 1
+    assert replace(REQUEST, into_itself=True).id == REQUEST.id
+    others: list[dict[str, Any]] = [
+        *({"topic": "other"}, {"to": "other"}, {"side": Side.DESTINATION}, {"partition": 0}),
+        *({"offsets": (20, None)}, FILTERS, {"verbatim": True}),
+    ]
+    assert [one for one in others if replace(REQUEST, **one).id == REQUEST.id] == []
 
 
 def test_keys_of_a_replay_are_not_those_of_its_mirror() -> None:
@@ -133,50 +127,44 @@ def test_secrets_are_compared_and_not_kept(tmp_path: Path, given: dict[str, Any]
 
     for before, same, other in zip(both("hunter2"), both("hunter2"), both("rotated"), strict=True):
         assert b"hunter2" not in start_record(before).record[1]
-        assert same.replay is not None
-        assert other.replay is not None
+        assert same.replay
+        assert other.replay
         require_same(before, same.replay.parameters, "a")
         with pytest.raises(ConfigError, match=r"a was started with another config.*--id") as caught:
             require_same(before, other.replay.parameters, "a")
         assert not {"hunter2", "rotated"}.intersection(re.findall(r"\w+", str(caught.value)))
 
 
-class TestMirror:
-    """The mirror that a replay is."""
-
-    def test_from_either_side(self, tmp_path: Path) -> None:
-        """Copies at the destination were filtered before."""
-        mirror = settings(tmp_path, changed({"@/where": "key = 'y'"})).mirror("orders")
-        own = as_mirror(mirror, REQUEST, "orders")
-        assert own.record_policy("orders").where == "key = 'y'"
-        assert (own.nodes, own.topics.rename) == (mirror.nodes, {"orders": "again"})
-        assert not as_mirror(mirror, replace(REQUEST, verbatim=True), "orders").where
-        typed = replace(REQUEST, **FILTERS, folder=tmp_path)
-        policy = as_mirror(mirror, typed, "orders").record_policy("orders")
-        assert (policy.where, policy.filters[0].folder) == ("key = 'x'", str(tmp_path))
-        mirror = settings(tmp_path, changed({"@/where": "key = 'y'"})).mirror("orders")
-        own = as_mirror(mirror, replace(REQUEST, side=Side.DESTINATION), "copy.orders")
-        assert not own.record_policy("copy.orders").where
-        assert own.nodes == (mirror.destination_cluster,)
+def test_a_replay_is_a_mirror_from_either_side(tmp_path: Path) -> None:
+    """Copies at the destination were filtered before."""
+    mirror = settings(tmp_path, changed({"@/where": "key = 'y'"})).mirror("orders")
+    own = as_mirror(mirror, REQUEST, "orders")
+    assert own.record_policy("orders").where == "key = 'y'"
+    assert (own.nodes, own.topics.rename) == (mirror.nodes, {"orders": "again"})
+    assert not as_mirror(mirror, replace(REQUEST, verbatim=True), "orders").where
+    typed = replace(REQUEST, **FILTERS, folder=tmp_path)
+    policy = as_mirror(mirror, typed, "orders").record_policy("orders")
+    assert (policy.where, policy.filters[0].folder) == ("key = 'x'", str(tmp_path))
+    own = as_mirror(mirror, replace(REQUEST, side=Side.DESTINATION), "copy.orders")
+    assert not own.record_policy("copy.orders").where
+    assert own.nodes == (mirror.destination_cluster,)
 
 
 class TestRefusals:
     """One line each, without a cluster."""
 
-    @pytest.mark.parametrize(
-        ("more", "line"),
-        [
+    def test_requests(self) -> None:
+        for more, line in (
             ({"offsets": None}, "a replay needs one range"),
             ({"window": "w"}, "a replay needs one range"),
             ({"offsets": None, "from_ms": 2, "until_ms": 1}, "ends before it begins"),
             ({"to": "a b"}, "'a b' is no topic to replay into"),
             ({"to": "__relay_ledger"}, "is no topic to replay into"),
             ({"replay_id": "a/b"}, "'a/b' is no id of a replay"),
-        ],
-    )
-    def test_requests(self, more: dict[str, Any], line: str) -> None:
-        with pytest.raises(ConfigError, match=line):
-            replace(REQUEST, **more)
+        ):
+            changes: dict[str, Any] = dict(more)
+            with pytest.raises(ConfigError, match=line):
+                replace(REQUEST, **changes)
 
     @pytest.mark.parametrize(
         ("typed", "line"),

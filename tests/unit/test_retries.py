@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -55,33 +57,21 @@ def test_progress_resets_the_time_limit_and_the_waits() -> None:
     assert sum(wait <= 0.1 for wait in clock.waits) > 5
 
 
-def test_minus_one_retries_for_ever() -> None:
-    """The wait stays the longest after any number of attempts."""
+def test_what_is_asked_for_ever_or_once() -> None:
+    """The wait stays the longest after any number of attempts.
+
+    A limit of zero allows one, and a wrong password does not become right by waiting.
+    """
     clock = SleepingClock()
-
-    def ask() -> str:
-        if len(clock.waits) < 3_000:
-            raise AWAY
-        return "answer"
-
-    assert retry_until_no_progress(options(-1), clock)(ask) == "answer"
-    assert max(clock.waits) <= 1
-
-
-def test_what_is_asked_once() -> None:
-    """A limit of zero allows one attempt, and a wrong password does not become right by waiting."""
-    clock = SleepingClock()
-    with pytest.raises(SourceError):
-        retry_until_no_progress(options(0), clock)(_away)
-    assert not clock.waits
-    clock = SleepingClock()
-
-    def ask() -> None:
-        raise PermissionDeniedError("refused")
-
-    with pytest.raises(PermissionDeniedError):
-        retry_until_no_progress(options(-1), clock)(ask)
-    assert not clock.waits
+    answers = Mock(side_effect=[*[AWAY] * 3_000, "answer"])
+    assert retry_until_no_progress(options(-1), clock)(answers) == "answer"
+    assert (len(clock.waits), max(clock.waits) <= 1) == (3_000, True)
+    refused = PermissionDeniedError("refused")
+    for limit, error in ((0, AWAY), (-1, refused)):
+        clock = SleepingClock()
+        with pytest.raises(type(error)):
+            retry_until_no_progress(options(limit), clock)(Mock(side_effect=error))
+        assert not clock.waits
 
 
 class SlowClient:
@@ -119,10 +109,6 @@ def test_no_attempt_waits_beyond_the_time_limit(give_up_after_ms: int, limits: l
     assert client.limits == limits
 
 
-def _away() -> None:
-    raise AWAY
-
-
 def pay(throttle: Throttle, clock: SleepingClock, size: int) -> None:
     throttle.spend(size)
     owed = throttle.throttled_seconds()
@@ -138,13 +124,12 @@ def test_the_average_rate_is_kept() -> None:
         for _ in range(3_000_000 // size):
             pay(throttle, clock, size)
         assert 29.0 <= clock.now - 100 <= 30.1
-    clock = SleepingClock()
-    throttle = Throttle(CopyOptions(max_bytes_per_second=100_000), clock)
+    clock, limited = SleepingClock(), CopyOptions(max_bytes_per_second=100_000)
+    throttle = Throttle(limited, clock)
     clock.now += 3_600
     throttle.spend(500_000)
     assert throttle.throttled_seconds() == 4.0
-    options = CopyOptions(max_bytes_per_second=100_000, transaction_timeout_ms=8_000)
-    throttle = Throttle(options, clock)
+    throttle = Throttle(replace(limited, transaction_timeout_ms=8_000), clock)
     throttle.spend(5_000_000)
     assert throttle.throttled_seconds() == 50.0
     throttle = Throttle(CopyOptions(), clock)
@@ -188,12 +173,12 @@ def test_how_long_leaders_are_waited_for() -> None:
 
 
 TOPICS = {f"t-{number:04}": number for number in range(1_000)}
+THREE = ["t-0000", "t-0700", "t-0999"]
 
 
-@pytest.mark.parametrize(
-    ("forbidden", "most"), [([], 1), (["t-0500"], 21), (["t-0000", "t-0700", "t-0999"], 60)]
-)
+@pytest.mark.parametrize(("forbidden", "most"), [([], 1), (["t-0500"], 21), (THREE, 60)])
 def test_the_others_change(forbidden: list[str], most: int) -> None:
+    """Each topic for itself, in few requests; one that is too large is halved."""
     changed, requests = set(), 0
 
     def change(wanted: Mapping[str, int]) -> None:
@@ -211,17 +196,13 @@ def test_the_others_change(forbidden: list[str], most: int) -> None:
     }
     assert changed == TOPICS.keys() - set(forbidden)
     assert requests <= most
+    halves: list[str] = []
 
-
-def test_a_request_that_is_too_large_is_halved() -> None:
-    """As a controller refuses one that makes too many topic-partitions at a time."""
-    changed: list[str] = []
-
-    def change(wanted: Mapping[str, int]) -> None:
+    def change_few(wanted: Mapping[str, int]) -> None:
+        """As a controller that refuses to make too many topic-partitions at a time."""
         if len(wanted) > 300:
             raise PermissionDeniedError("too many")
-        changed.extend(wanted)
+        halves.extend(wanted)
 
-    client = ClusterClient(Cluster("d", ("127.0.0.1:1",)), DestinationError)
-    assert client.retry_each(change, TOPICS) == {}
-    assert changed == list(TOPICS)
+    assert client.retry_each(change_few, TOPICS) == {}
+    assert halves == list(TOPICS)

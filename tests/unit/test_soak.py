@@ -74,21 +74,9 @@ def sample(seconds: int) -> Sample:
 
 
 SAMPLES = [sample(seconds) for seconds in range(5, 3600, 5)]
-STRIKES = [
-    *(
-        Strike(900.0, "all killed", 40.0, ""),
-        Strike(1800.0, "source away", 9.0, "the page said so"),
-    ),
-]
-FLAT = Report(3600.0, 16, SAMPLES, STRIKES, starts=2, records=9, stall=(895.0, 940.0))
-
-
-def with_leak(role: Role, every_seconds: int) -> Report:
-    def leaks(each: Sample) -> Sample:
-        usage = replace(each.roles[role], handles=int(each.seconds // every_seconds))
-        return replace(each, roles={**each.roles, role: usage})
-
-    return replace(FLAT, samples=[*map(leaks, FLAT.samples)])
+KILLED = Strike(900.0, "all killed", 40.0, "")
+AWAY = Strike(1800.0, "source away", 9.0, "the page said so")
+FLAT = Report(3600.0, 16, SAMPLES, [KILLED, AWAY], starts=2, records=9, stall=(895.0, 940.0))
 
 
 def test_nothing_grows() -> None:
@@ -110,7 +98,12 @@ def test_nothing_grows() -> None:
 
 def test_what_fails_a_soak() -> None:
     """A handle in ten minutes, a topic that is not compacted, forty helpers, a lost record."""
-    report = with_leak(Role.DAEMON, 600)
+
+    def leaks(each: Sample) -> Sample:
+        usage = replace(each.roles[Role.DAEMON], handles=int(each.seconds // 600))
+        return replace(each, roles={**each.roles, Role.DAEMON: usage})
+
+    report = replace(FLAT, samples=[*map(leaks, FLAT.samples)])
     (failure,) = report.failures()
     assert failure.startswith("daemon, handles: grows by 1")
     page = soak_page.as_markdown(report, FOLDER / "soak.md.j2", {})

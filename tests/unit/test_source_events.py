@@ -92,7 +92,15 @@ def test_a_topic_is_reported_at_once_and_then_every_five_minutes_if_it_grows(tic
 
 
 def test_many_topics_take_turns(ticks):
-    """A tick reports a few, and all ticks together report every topic once."""
+    """A tick reports a few, and all ticks together report every topic once.
+
+    Nothing deletes these events, so a lane has one a minute in the long run.
+    """
+    ten = [f"ten{number}" for number in range(10)]
+    ticks.tick(lane(*ten), snapshot(**dict.fromkeys(ten, 1)))
+    grown = snapshot(**dict.fromkeys(ten, 9))
+    assert not ticks.tick(lane(*ten), grown, 590)
+    assert len(ticks.tick(lane(*ten), grown, 660)) == len(ten)
     names = [f"t{number:03d}" for number in range(3 * source_events.PER_TICK)]
     many, found = lane(*names), snapshot(**dict.fromkeys(names, 1))
     reported: list[str] = []
@@ -104,47 +112,33 @@ def test_many_topics_take_turns(ticks):
     assert not ticks.tick(many, found)
 
 
-def test_the_topics_of_a_large_lane_are_reported_less_often(ticks):
-    """Nothing deletes these events, so a lane has one a minute in the long run."""
-    names = [f"t{number}" for number in range(10)]
-    many = lane(*names)
-    ticks.tick(many, snapshot(**dict.fromkeys(names, 1)))
-    grown = snapshot(**dict.fromkeys(names, 9))
-    assert not ticks.tick(many, grown, 590)
-    assert len(ticks.tick(many, grown, 660)) == len(names)
-
-
 def test_the_lag_targets_of_many_topics_come_with_several_ticks(ticks):
     """Dagster stores all events of a tick, one by one, before it starts the run it requests."""
     names = [f"t{number:03d}" for number in range(120)]
 
     def tick(cursor: Cursor, names: list[str], late: str = "") -> tuple[list[str], Cursor]:
-        found = replace(
-            snapshot(**dict.fromkeys(names, 1)),
-            unreadable={TopicPartition(late, 0): SourceError("gone")} if late else {},
-        )
+        gone = {TopicPartition(late, 0): SourceError("gone")} if late else {}
+        found = replace(snapshot(**dict.fromkeys(names, 1)), unreadable=gone)
         context: Any = SimpleNamespace(instance=ticks.instance)
         kafka: Any = SimpleNamespace(clock=SystemClock())
         lag: Any = SimpleNamespace(late=())
         of_lane = Share(lane(*names))
-        one = LaneTick(
-            *(context, of_lane, kafka, found, ()),
-            *(frozenset(names), cursor),
-        )
+        one = LaneTick(context, of_lane, kafka, found, (), frozenset(names), cursor)
         said, cursor = one._late_topics(cursor, lag)
         for event in lag_target.evaluations(of_lane.lane, said):
             ticks.instance.report_runless_asset_event(dated(event, ticks.began + len(said)))
         return list(said), cursor
 
-    first, cursor = tick(Cursor(), names, late="t099")
-    assert first == ["t099", *names[:49]]
-    second, cursor = tick(cursor, names, late="t099")
-    assert second == names[49:99]
-    third, cursor = tick(cursor, names)
-    assert third == ["t099", *names[100:]]
-    none, cursor = tick(cursor, names)
-    new, cursor = tick(cursor, [*names, "u"])
-    assert (none, new) == ([], ["u"])
+    cursor = Cursor()
+    for topics, late, expected in (
+        (names, "t099", ["t099", *names[:49]]),
+        (names, "t099", names[49:99]),
+        (names, "", ["t099", *names[100:]]),
+        (names, "", []),
+        ([*names, "u"], "", ["u"]),
+    ):
+        said, cursor = tick(cursor, topics, late)
+        assert said == expected
     # as after a wiped cursor: what is red and should not be is reported, and nothing else
     red = dict.fromkeys(["t001"], "late")
     for event in lag_target.evaluations(lane(), red):

@@ -242,17 +242,16 @@ def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
             pass
         ends.wait()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    cpu_seconds = found.get()
-    until(lambda: cpu_seconds() > 0.02, "some CPU time")
-    asks.set()
-    time.sleep(0.1)
-    before = cpu_seconds()
-    time.sleep(0.5)
-    assert cpu_seconds() == before
-    ends.set()
-    thread.join()
+    with ThreadPoolExecutor(1) as aside:
+        aside.submit(run)
+        cpu_seconds = found.get()
+        until(lambda: cpu_seconds() > 0.02, "some CPU time")
+        asks.set()
+        time.sleep(0.1)
+        before = cpu_seconds()
+        time.sleep(0.5)
+        assert cpu_seconds() == before
+        ends.set()
 
 
 def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
