@@ -94,6 +94,13 @@ def test_a_lost_destination_topic_stops_no_neighbour(
     only_fails(outcomes, copies, *failed)
 
 
+def test_a_source_without_a_leader_stops_no_neighbour() -> None:
+    source, copies = filled(TOPICS, RECORDS), destination(*TOPICS)
+    source.leaderless.add("e")
+    with served(Requests(), source=source, destination=copies):
+        only_fails(copy(ranges()), copies, "e")
+
+
 def damage(cluster: FakeCluster, how: str, topics: str) -> None:
     cluster.__class__ = TwoBrokers
     if how == "without a leader":
