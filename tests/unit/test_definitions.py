@@ -70,7 +70,7 @@ def names(path: Path) -> Iterator[str]:
     for check in graph.asset_check_keys:
         blocks = " (blocks)" if graph.get_check_spec(check).blocking else ""
         checks[check.asset_key].add(f"{check.name}{blocks}")
-    for key in sorted(graph.get_all_asset_keys()):
+    for key in sorted(graph.get_all_asset_keys(), key=str):
         asset, of_asset = graph.get(key), sorted(checks[key])
         windows = getattr(asset.partitions_def, "name", "none")
         yield f"asset {key.to_user_string()} in {asset.group_name}: partitions {windows}"

@@ -123,6 +123,7 @@ def denied(topic: str, lag: int) -> Problem:
 
 HUNG = [problem(SourceError("no leader", topic_partition=at)) for at in (FIRST, SECOND)]
 FENCED = [Problem(FencedError, at, f"{at}: another run") for at in (FIRST, SECOND)]
+DENIED, OTHER, SPARK = denied("a1", 3), denied("a2", 3), problem(RelayError("Spark failed"))
 TOLD_APART = {  # what each round finds, and its lines
     "losses by topic-partition; the offsets in them may grow": [
         ([lost(FIRST, 5)], ["error: m: orders-0: retention took [0, 5)"]),
@@ -136,15 +137,14 @@ TOLD_APART = {  # what each round finds, and its lines
         ([], ["m: over after 20 s: orders-1: no leader"]),
     ],
     "errors of whole topics by the names in them, not by the numbers": [
-        ([denied("a1", 3)], ["error: m: topic 'a1' may not be read, 3 are left"]),
-        ([denied("a1", 4)], []),
-        ([denied("a2", 3)], ["error: m: topic 'a2' may not be read, 3 are left"]),
-        ([denied("a2", 3)], ["m: over after 30 s: topic 'a1' may not be read, 3 are left"]),
+        ([DENIED], ["error: m: topic 'a1' may not be read, 3 are left"]),
+        ([denied("a1", 4), OTHER], ["error: m: topic 'a2' may not be read, 3 are left"]),
+        ([OTHER], ["m: over after 20 s: topic 'a1' may not be read, 3 are left"]),
     ],
     "a fight with another deployment is one line; a job that fails hides no setting": [
         (FENCED, ["error: m: orders-0: another run"]),
-        ([*FENCED, problem(RelayError("Spark failed"))], ["error: m: Spark failed"]),
-        ([*FENCED, problem(ConfigError("a loop"))], ["error: m: a loop"]),
+        ([*FENCED, SPARK], ["error: m: Spark failed"]),
+        ([*FENCED, SPARK, problem(ConfigError("a loop"))], ["error: m: a loop"]),
     ],
 }
 

@@ -59,7 +59,7 @@ def test_what_cannot_be_started_is_one_line(
     assert main(["spark", *arguments, "-c", str(tmp_path / "relay.yaml")]) == 2
     said = capsys.readouterr().err
     assert "secret" not in said
-    wordings.check(f"spark: {title}", said)
+    wordings.check(f"spark: {title}", said.strip())
     assert not (tmp_path / "state").exists()
 
 
