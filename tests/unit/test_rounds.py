@@ -57,6 +57,7 @@ def rounds(capsys: pytest.CaptureFixture[str]) -> Rounds:
     return Rounds(capsys)
 
 
+@pytest.mark.parametrize("text", ["0", "0s", "-1s", "999ms", "soon", "10", "", "1 week", "1e3s"])
 def test_a_wrong_duration_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It is refused before relay.yaml is read, with the value and an example: exit code 2."""
     assert main(["-c", "none.yaml", "run", f"--every={text}"]) == 2
