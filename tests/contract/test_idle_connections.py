@@ -84,30 +84,26 @@ def test_what_is_not_left(broker: FakeBroker, use: Callable[[ClusterClient], Non
     assert broker.connections == 2 * BOTH
 
 
-def test_a_broker_that_hangs_hides_no_other_one(broker: FakeBroker) -> None:
-    """A kept connection needs no answer before it is used."""
+def test_a_broker_that_hangs(broker: FakeBroker) -> None:
+    """It hides no other one; who gives it up counts how long it waited."""
+
+    def ask_once_it_hangs(cluster: Cluster) -> None:
+        """Let another client leave a connection to the broker, and ask when that has hung."""
+        with ClusterClient(cluster, SourceError) as client:
+            client._bootstrap_connection()
+        broker.forget_requests()
+        quick = CopyOptions(request_timeout_ms=300)
+        with ClusterClient(cluster, SourceError, options=quick) as client:
+            assert client.metadata(["a"]).topics["a"].error_code == 0
+
     with FakeBroker(AT, no_records) as other:
         servers = (*broker.cluster.bootstrap_servers, *other.cluster.bootstrap_servers)
-        cluster = replace(broker.cluster, bootstrap_servers=servers)
-        ask_once_it_hangs(broker, cluster)
+        # a kept connection needs no answer before it is used
+        ask_once_it_hangs(replace(broker.cluster, bootstrap_servers=servers))
         assert (broker.connections, other.connections) == (1, 1)
-
-
-def test_how_long_an_answer_was_waited_for(broker: FakeBroker) -> None:
-    """Who gives up counts it."""
     with pytest.raises(SourceError, match=r"no answer within 0\.3 s") as caught:
-        ask_once_it_hangs(broker, broker.cluster)
+        ask_once_it_hangs(broker.cluster)
     assert caught.value.waited_seconds == 0.3
-
-
-def ask_once_it_hangs(broker: FakeBroker, cluster: Cluster) -> None:
-    """Let another client leave a connection to the broker, and ask when that has hung."""
-    with ClusterClient(cluster, SourceError) as client:
-        client._bootstrap_connection()
-    broker.forget_requests()
-    quick = CopyOptions(request_timeout_ms=300)
-    with ClusterClient(cluster, SourceError, options=quick) as client:
-        assert client.metadata(["a"]).topics["a"].error_code == 0
 
 
 def test_what_is_kept_ends(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:

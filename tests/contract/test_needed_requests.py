@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,48 +79,39 @@ def test_check_names_every_request_that_a_destination_lacks(start: Start, tmp_pa
         assert f"{name_of(api_key)} in version" in error
 
 
+def look(client: ClusterClient) -> None:
+    client.list_offsets([AT], LATEST, READ_COMMITTED)
+
+
 def test_a_request_at_which_every_connection_is_closed_is_named(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is retried the first times; the line of a connection says at which request."""
+    """The fifth time in a row: a broker that answers between, or is away, restarts."""
     monkeypatch.setattr(closed_requests, "_LEAST_SECONDS", 0.0)
     broker = start(closes_at=LIST_OFFSETS)
     with pytest.raises(UnsupportedError, match="closes every connection at ListOffsets"):
         ends(broker)
     assert broker.asked[LIST_OFFSETS] == 5
-    broker = start(closes_at=LIST_OFFSETS)
-    with ClusterClient(broker.cluster, SourceError) as client, pytest.raises(SourceError) as caught:
-        client.list_offsets([AT], LATEST, READ_COMMITTED)
-    assert "cannot be reached: the broker closed the connection at ListOffsets" in str(caught.value)
-    assert "max.connections.per.ip" in str(caught.value)
-
-
-def test_a_broker_that_serves_again_is_forgiven(start: Start) -> None:
-    """One answer ends the count: brokers that restart again and again are none of these."""
-    broker = start(closes_at=LIST_OFFSETS)
+    broker = start()
     with ClusterClient(broker.cluster, SourceError, options=OPTIONS) as client:
-        for _ in range(4):
-            for _ in range(3):
-                with pytest.raises(SourceError):
-                    client.list_offsets([AT], LATEST, READ_COMMITTED)
+        for between in (None, API_VERSIONS) * 4:
+            for broker.closes_at in (LIST_OFFSETS,) * 3:
+                with pytest.raises(
+                    SourceError, match="closed the connection at ListOffsets"
+                ) as caught:
+                    look(client)
                 client.close()
-            broker.closes_at = None
-            assert client.list_offsets([AT], LATEST, READ_COMMITTED)
-            broker.closes_at = LIST_OFFSETS
-
-
-def test_a_broker_that_was_away_between_is_forgiven(start: Start) -> None:
-    """One that is killed ends all of its connections at the requests that are due there."""
+            broker.closes_at = between
+            with pytest.raises(SourceError) if between else nullcontext():
+                look(client)
+            client.close()
+    line = "cannot be reached: the broker closed the connection at ListOffsets"
+    assert line in str(caught.value)
+    assert "max.connections.per.ip" in str(caught.value)
+    # what one event ends, such as a kill, counts once
     ended = [closed_requests.note(PLACE, LIST_OFFSETS, 1.0, 2.0 + number) for number in range(50)]
     assert not any(ended)
     closed_requests.note_away(PLACE)
-    broker = start()
-    with ClusterClient(broker.cluster, SourceError, options=OPTIONS) as client:
-        for _ in range(6):
-            for broker.closes_at in (LIST_OFFSETS, API_VERSIONS):
-                with pytest.raises(SourceError):
-                    client.list_offsets([AT], LATEST, READ_COMMITTED)
-                client.close()
 
 
 def closings(at: float, every: float, count: int) -> Iterator[bool]:

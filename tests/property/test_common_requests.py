@@ -33,7 +33,6 @@ from tests.support.fake_cluster import FETCH, FakeCluster, FakeSocket, Log, serv
 from tests.support.filled import Clock, fill, filled, values
 
 RECORDS = 20
-NO_PRODUCER = {"throttle_time_ms": 0, "producer_id": -1, "producer_epoch": -1}
 SLOW: dict[str, Any] = {"fetch_max_bytes": 1 << 20}
 OPTIONS = replace(ten_topics.OPTIONS, chunk_bytes=1 << 20, give_up_after_ms=300)
 FIRST_BYTES = patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000)
@@ -226,7 +225,7 @@ def test_a_range_that_fails_for_good_after_a_failure_of_all_stops_no_neighbour(
             answer = super()._init(asked)
             self.starts += 1
             if self.starts == 1:
-                answer.error_code = -1  # UNKNOWN_SERVER_ERROR, once
+                answer["error_code"] = -1  # UNKNOWN_SERVER_ERROR, once
             return answer
 
         def _append(self, who: str, name: str, data: bytes) -> tuple[int, int]:
@@ -367,28 +366,17 @@ class Completing(FakeCluster):
 
     def _init(self, asked: Any) -> Any:
         if self._is_completing(asked.transactional_id):
-            return fake_cluster.InitProducerIdResponse(**NO_PRODUCER, error_code=51)
+            return {"error_code": 51}
         answer = super()._init(asked)
-        if self._is_completing(asked.transactional_id):
-            answer.error_code = 51
-        return answer
+        return answer | {"error_code": 51 * self._is_completing(asked.transactional_id)}
 
     def _add(self, asked: Any) -> Any:
-        completing = self._is_completing(asked.v3_and_below_transactional_id)
-        if not completing:
+        if not self._is_completing(asked.v3_and_below_transactional_id):
             return super()._add(asked)
-        made = super()._add(
-            type(asked)(
-                v3_and_below_transactional_id=asked.v3_and_below_transactional_id,
-                v3_and_below_producer_id=asked.v3_and_below_producer_id,
-                v3_and_below_producer_epoch=-99,  # adds nothing
-                v3_and_below_topics=asked.v3_and_below_topics,
-            )
-        )
-        for topic in made.results_by_topic_v3_and_below:
-            for each in topic.results_by_partition:
-                each.partition_error_code = 51
-        return made
+        results = [{"partition_index": 0, "partition_error_code": 51}]
+        names = [each.name for each in asked.v3_and_below_topics]
+        answers = [{"name": name, "results_by_partition": results} for name in names]
+        return {"results_by_topic_v3_and_below": answers}
 
 
 @pytest.mark.parametrize("owner", ["relay.m./1", ""], ids=["shared", "of their own"])
@@ -462,11 +450,10 @@ def test_a_hanging_broker_stops_no_range_of_another_broker(
     class TwoBrokers(FakeCluster):
         def _metadata(self, asked: Any) -> Any:
             answer = super()._metadata(asked)
-            second = type(answer.brokers[0])(node_id=2, host="hangs", port=1, rack=None)
-            answer.brokers.append(second)
-            for topic in answer.topics:
-                for partition in topic.partitions:
-                    partition.leader_id = 2 if topic.name == hanging else 1
+            answer["brokers"].append({"node_id": 2, "host": "hangs", "port": 1})
+            for topic in answer["topics"]:
+                for partition in topic["partitions"]:
+                    partition["leader_id"] = 2 if topic["name"] == hanging else 1
             return answer
 
     waited, hidden = [0.0], [0.0]
@@ -524,7 +511,7 @@ def test_a_transaction_log_that_is_away_is_waited_for_once() -> None:
 
     class Away(FakeCluster):
         def _init(self, asked: Any) -> Any:  # noqa: ARG002 - refused whatever it asks
-            return fake_cluster.InitProducerIdResponse(**NO_PRODUCER, error_code=15)
+            return {"error_code": 15}
 
     options = replace(OPTIONS, backoff_min_ms=500, give_up_after_ms=60_000)
     waited = []

@@ -125,11 +125,11 @@ class TwoBrokers(FakeCluster):
 
     def _metadata(self, asked: Any) -> Any:
         answer = super()._metadata(asked)
-        answer.brokers.append(type(answer.brokers[0])(node_id=2, host="down", port=1, rack=None))
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                if topic.name in self.led_by_second:
-                    partition.leader_id = 2
+        answer["brokers"].append({"node_id": 2, "host": "down", "port": 1})
+        for topic in answer["topics"]:
+            for partition in topic["partitions"]:
+                if topic["name"] in self.led_by_second:
+                    partition["leader_id"] = 2
         return answer
 
 
@@ -298,7 +298,7 @@ def test_an_id_whose_transaction_does_not_end_keeps_only_what_it_owns() -> None:
     def pending(self: FakeCluster, asked: Any) -> Any:
         answer = init(self, asked)
         if asked.transactional_id == "stuck":
-            answer.error_code = CONCURRENT_TRANSACTIONS
+            answer["error_code"] = CONCURRENT_TRANSACTIONS
         return answer
 
     with served(Requests(), destination=copies):

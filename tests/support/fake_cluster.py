@@ -15,29 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from kafka.protocol.admin import (
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-)
-from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
-from kafka.protocol.consumer import OffsetForLeaderEpochRequest as EpochRequest
-from kafka.protocol.consumer import OffsetForLeaderEpochResponse as EpochResponse
-from kafka.protocol.metadata import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from kafka.protocol.producer import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
+from kafka.protocol import admin, consumer, metadata, producer
 
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.protocol import idle_connections
@@ -58,6 +36,8 @@ _SERVED |= {2: 5, 10: 2, 22: 1, 23: 3, 24: 2, 26: 1, 32: 2, 35: 0}
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE, _INVALID_RECORD = 1, 47, 48, 87
 _UNKNOWN_TOPIC, _NOT_ATTEMPTED, _HIDDEN = 3, 55, 29
 _EARLIEST, _READ_COMMITTED = -2, 1
+Fields = dict[str, Any]
+"""Of a message, or of a part of one."""
 # the transaction timeout, counted in requests for a last stable offset, because no time passes here
 _TIMEOUT_REQUESTS = 100
 
@@ -193,163 +173,140 @@ class FakeCluster:
             served = _SERVED | ({METADATA: 12} if self.topic_ids else {})
             triples = [struct.pack(">hhh", key, 0, newest) for key, newest in served.items()]
             return struct.pack(">hi", 0, len(served)) + b"".join(triples)
-        serve: dict[int, tuple[Any, Callable[[Any], Any]]] = {
-            2: (ListOffsetsRequest, self._list_offsets),
-            METADATA: (MetadataRequest, self._metadata),
-            10: (FindCoordinatorRequest, self._coordinator),
-            22: (InitProducerIdRequest, self._init),
-            23: (EpochRequest, self._epochs),
-            24: (AddPartitionsToTxnRequest, self._add),
-            26: (EndTxnRequest, self._end),
-            32: (DescribeConfigsRequest, self._configs),
-            35: (DescribeLogDirsRequest, self._sizes),
+        serve: dict[int, tuple[Any, str, Callable[[Any], Fields]]] = {
+            2: (consumer, "ListOffsets", self._list_offsets),
+            METADATA: (metadata, "Metadata", self._metadata),
+            10: (metadata, "FindCoordinator", self._coordinator),
+            22: (producer, "InitProducerId", self._init),
+            23: (consumer, "OffsetForLeaderEpoch", self._epochs),
+            24: (producer, "AddPartitionsToTxn", self._add),
+            26: (producer, "EndTxn", self._end),
+            32: (admin, "DescribeConfigs", self._configs),
+            35: (admin, "DescribeLogDirs", self._sizes),
         }
-        kind, handle = serve[api_key]
-        asked = kind.decode(frame, version=version, header=True, framed=True)
-        return bytes(handle(asked).encode(version=version))
+        where, name, handle = serve[api_key]
+        request, response = (getattr(where, name + kind) for kind in ("Request", "Response"))
+        asked = request.decode(frame, version=version, header=True, framed=True)
+        return bytes(_message(response, handle(asked)).encode(version=version))
 
-    def _metadata(self, asked: Any) -> Any:
-        topic = MetadataResponse.MetadataResponseTopic
-        broker = MetadataResponse.MetadataResponseBroker
-
+    def _metadata(self, asked: Any) -> Fields:
         number, host, port = self.node
         knows, self.starting = self.starting <= 0, self.starting - 1
 
-        def partitions(name: str) -> list[Any]:
+        def partitions(name: str) -> list[Fields]:
             if name in errors:
                 return []
             leader = -1 if name in self.leaderless else number
-            places = {"leader_epoch": 0, "replica_nodes": [number], "isr_nodes": [number]}
-            found = topic.MetadataResponsePartition(
-                error_code=0, partition_index=self.partition, leader_id=leader, **places
-            )
-            return [found]
+            found = {"partition_index": self.partition, "leader_id": leader, "leader_epoch": 0}
+            return [found | {"replica_nodes": [number], "isr_nodes": [number]}]
 
         names = list(self.logs) if asked.topics is None else [one.name for one in asked.topics]
         unknown = self.deleted | set(names) - (self.logs.keys() if knows else set())
         errors = dict.fromkeys(self.hidden, _HIDDEN) | dict.fromkeys(unknown, _UNKNOWN_TOPIC)
         topics = [
-            topic(
-                error_code=errors.get(name, 0),
-                name=name,
-                topic_id=self.topic_ids.get(name),
-                is_internal=False,
-                partitions=partitions(name),
-            )
+            {
+                "error_code": errors.get(name, 0),
+                "name": name,
+                "topic_id": self.topic_ids.get(name),
+                "partitions": partitions(name),
+            }
             for name in names
         ]
-        brokers = [broker(node_id=number, host=host, port=port, rack=None)] * knows
-        ids = {"cluster_id": self.cluster_id, "controller_id": number if knows else -1}
-        return MetadataResponse(brokers=brokers, topics=topics, **ids)
+        return {
+            "brokers": [{"node_id": number, "host": host, "port": port}] * knows,
+            "topics": topics,
+            "cluster_id": self.cluster_id,
+            "controller_id": number if knows else -1,
+        }
 
-    def _coordinator(self, _asked: Any) -> Any:
-        where = dict(zip(("node_id", "host", "port"), self.node, strict=True))
-        return FindCoordinatorResponse(
-            throttle_time_ms=0, error_code=0, error_message=None, **where
-        )
+    def _coordinator(self, _asked: Any) -> Fields:
+        return dict(zip(("node_id", "host", "port"), self.node, strict=True))
 
-    def _list_offsets(self, asked: Any) -> Any:
+    def _list_offsets(self, asked: Any) -> Fields:
         committed = asked.isolation_level == _READ_COMMITTED
         if committed:
             self._time_out()
-        topic = ListOffsetsResponse.ListOffsetsTopicResponse
-        known = {"error_code": 0, "timestamp": -1, "leader_epoch": 0}
 
-        def answer(name: str, wanted: Any) -> Any:
+        def answer(name: str, wanted: Any) -> Fields:
             log = self.logs[name]
             offset = log.stable_end if committed else log.end
             if wanted.timestamp == _EARLIEST:
                 offset = self.low_watermarks.get(name, 0)
-            return topic.ListOffsetsPartitionResponse(
-                partition_index=self.partition, offset=offset, **known
-            )
+            return {"partition_index": self.partition, "offset": offset, "leader_epoch": 0}
 
-        topics = [
-            topic(name=one.name, partitions=[answer(one.name, each) for each in one.partitions])
-            for one in asked.topics
-        ]
-        return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
-
-    def _epochs(self, asked: Any) -> Any:
-        topic = EpochResponse.OffsetForLeaderTopicResult
-        known = {"error_code": 0, "partition": 0, "leader_epoch": 0}
-        topics = [
-            topic(
-                topic=one.topic,
-                partitions=[topic.EpochEndOffset(end_offset=self.logs[one.topic].end, **known)],
-            )
-            for one in asked.topics
-        ]
-        return EpochResponse(throttle_time_ms=0, topics=topics)
-
-    def _configs(self, asked: Any) -> Any:
-        result = DescribeConfigsResponse.DescribeConfigsResult
-        kind = {"read_only": False, "config_source": 1, "is_sensitive": False, "synonyms": []}
-
-        def values(topic: str) -> list[Any]:
-            policy = "compact" if topic == "__relay_checkpoints" else self.cleanup_policy
-            return [
-                result.DescribeConfigsResourceResult(name=name, value=value, **kind)
-                for name, value in {"cleanup.policy": policy, **self.configs}.items()
+        return {
+            "topics": [
+                {
+                    "name": one.name,
+                    "partitions": [answer(one.name, each) for each in one.partitions],
+                }
+                for one in asked.topics
             ]
+        }
 
-        found = [
-            result(
-                error_code=_HIDDEN if one.resource_name in self.without_configs else 0,
-                error_message=None,
-                resource_type=2,
-                resource_name=one.resource_name,
-                configs=values(one.resource_name),
-            )
-            for one in asked.resources
-        ]
-        return DescribeConfigsResponse(throttle_time_ms=0, results=found)
+    def _epochs(self, asked: Any) -> Fields:
+        return {
+            "topics": [
+                {
+                    "topic": one.topic,
+                    "partitions": [{"leader_epoch": 0, "end_offset": self.logs[one.topic].end}],
+                }
+                for one in asked.topics
+            ]
+        }
 
-    def _sizes(self, _asked: Any) -> Any:
-        return DescribeLogDirsResponse(throttle_time_ms=0, results=[])
+    def _configs(self, asked: Any) -> Fields:
+        def described(topic: str) -> Fields:
+            policy = "compact" if topic == "__relay_checkpoints" else self.cleanup_policy
+            values = {"cleanup.policy": policy, **self.configs}
+            return {
+                "error_code": _HIDDEN if topic in self.without_configs else 0,
+                "resource_type": 2,
+                "resource_name": topic,
+                "configs": [
+                    {"name": name, "value": value, "config_source": 1}
+                    for name, value in values.items()
+                ],
+            }
 
-    def _init(self, asked: Any) -> Any:
+        return {"results": [described(one.resource_name) for one in asked.resources]}
+
+    def _sizes(self, _asked: Any) -> Fields:
+        return {}
+
+    def _init(self, asked: Any) -> Fields:
         known = self.ids.setdefault(asked.transactional_id, Transactions(len(self.ids) + 1))
         known.epoch += 1
         self._finish(known, commit=False)
-        ids = {"producer_id": known.producer_id, "producer_epoch": known.epoch}
-        return InitProducerIdResponse(throttle_time_ms=0, error_code=0, **ids)
+        return {"producer_id": known.producer_id, "producer_epoch": known.epoch}
 
-    def _add(self, asked: Any) -> Any:
+    def _add(self, asked: Any) -> Fields:
         known = self.ids[asked.v3_and_below_transactional_id]
         error = 0 if known.epoch == asked.v3_and_below_producer_epoch else _INVALID_PRODUCER_EPOCH
         unknown = self.deleted & {one.name for one in asked.v3_and_below_topics}
         if not error and not unknown:
             known.age = known.age if known.topics else 0
             known.topics |= {one.name for one in asked.v3_and_below_topics}
-        topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-        result = topic.AddPartitionsToTxnPartitionResult
 
-        def code(name: str) -> int:
-            return _UNKNOWN_TOPIC if name in unknown else _NOT_ATTEMPTED if unknown else error
+        def results(name: str, partitions: list[int]) -> list[Fields]:
+            code = _UNKNOWN_TOPIC if name in unknown else _NOT_ATTEMPTED if unknown else error
+            return [{"partition_index": each, "partition_error_code": code} for each in partitions]
 
-        results = [
-            topic(
-                name=one.name,
-                results_by_partition=[
-                    result(partition_index=each, partition_error_code=code(one.name))
-                    for each in one.partitions
-                ],
-            )
-            for one in asked.v3_and_below_topics
-        ]
-        return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=results)
+        return {
+            "results_by_topic_v3_and_below": [
+                {"name": one.name, "results_by_partition": results(one.name, one.partitions)}
+                for one in asked.v3_and_below_topics
+            ]
+        }
 
-    def _end(self, asked: Any) -> Any:
+    def _end(self, asked: Any) -> Fields:
         known = self.ids[asked.transactional_id]
-        error = 0
         if known.epoch != asked.producer_epoch:
-            error = _INVALID_PRODUCER_EPOCH
-        elif not known.topics:
-            error = _INVALID_TXN_STATE
-        else:
-            self._finish(known, commit=asked.committed)
-        return EndTxnResponse(throttle_time_ms=0, error_code=error)
+            return {"error_code": _INVALID_PRODUCER_EPOCH}
+        if not known.topics:
+            return {"error_code": _INVALID_TXN_STATE}
+        self._finish(known, commit=asked.committed)
+        return {}
 
     def _time_out(self) -> None:
         for known in self.ids.values():
@@ -428,6 +385,16 @@ class FakeCluster:
         }
         error = next((code for code, holds in errors.items() if holds), 0)
         return error, -1 if error else self.logs[name].append(header, data[HEADER_BYTES:])
+
+
+def _message(kind: Any, fields: Fields) -> Any:
+    """Build a message, or a part of one; what is not given is 0, empty, or as its schema says."""
+    parts = {
+        name: [_message(kind.fields[name].data_class, each) for each in value]
+        for name, value in fields.items()
+        if kind.fields[name].is_struct_array()
+    }
+    return kind(**fields | parts)
 
 
 def _string(data: bytes, at: int) -> tuple[str, int]:

@@ -68,13 +68,11 @@ class TwoBrokers(FakeCluster):
 
     def _metadata(self, asked: Any) -> Any:
         answer = super()._metadata(asked)
-        answer.brokers.append(
-            type(answer.brokers[0])(node_id=2, host=self.second, port=1, rack=None)
-        )
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                if topic.name in self.led_by_second:
-                    partition.leader_id = 2
+        answer["brokers"].append({"node_id": 2, "host": self.second, "port": 1})
+        for topic in answer["topics"]:
+            for partition in topic["partitions"]:
+                if topic["name"] in self.led_by_second:
+                    partition["leader_id"] = 2
         return answer
 
 
