@@ -156,7 +156,7 @@ class Looks:
         self.reported: list[RelayError | None] = []
         self._hang = threading.Event()
         self._exporters: list[Exporter] = []
-        monkeypatch.setattr(Looker, "look", lambda looker: self._look(looker.name))
+        monkeypatch.setattr(Looker, "look", lambda looker: self._look(looker.name, looker.mirror))
 
     def exporter(self, *names: str) -> Exporter:
         """An exporter that has begun to look at mirrors of these names."""
@@ -175,13 +175,13 @@ class Looks:
             for thread in threads:
                 thread.join()
 
-    def _look(self, name: str) -> Look:
+    def _look(self, name: str, mirror: Mirror) -> Look:
         if name == "hangs":
             self._hang.wait()
         if self.error is not None:
             raise self.error
         found = look()
-        return replace(found, snapshot=replace(found.snapshot, sides=Sides(name, MIRROR)))
+        return replace(found, snapshot=replace(found.snapshot, sides=Sides(name, mirror)))
 
 
 @pytest.fixture
