@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,16 +27,19 @@ from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import (
     AT,
     Clock,
+    batch,
     checkpoints_of,
     copy,
     destination,
     filled,
     job,
+    record,
     served,
     whole,
 )
-from tests.support.fake_cluster import put
+from tests.support.fake_cluster import FakeCluster, put
 from tests.support.filled import chains
+from tests.support.tables import titled
 from tests.support.world import World
 
 
@@ -117,3 +121,50 @@ def test_an_accepted_loss_is_a_link(world: World) -> None:
     chain = chain_of(world)
     assert (chain.breaks, len(chain.records)) == ([], 4)
     assert [record.entry.gap for record in chain.records] == ["", "", what, ""]
+
+
+def put_back(copies: FakeCluster) -> None:
+    older = copies.logs[checkpoint.TOPIC].committed()[0]
+    put(copies, checkpoint.TOPIC, encode(older.key, older.value, 0))
+
+
+def moved(copies: FakeCluster) -> None:
+    known = checkpoints_of(copies)[-1]
+    later = replace(known, generation=known.generation + 1)
+    put(copies, checkpoint.TOPIC, encode(*checkpoint.to_record(later)[:2], 0))
+
+
+def created_again(copies: FakeCluster) -> None:
+    copies.create("a")
+    copies.topic_ids["a"] = uuid.UUID(int=2)
+    put(copies, "a", batch(*map(record, range(20))))  # its end is no sign
+
+
+def created_again_by_an_old_broker(copies: FakeCluster) -> None:
+    copies.topic_ids.clear()
+    copies.create("a")
+
+
+@titled(
+    "happens, error",
+    [
+        ("an older one was put back", put_back, "the checkpoint is gone, which said offset 6"),
+        ("a reset has moved it", moved, "a loss was accepted, or the topic reset"),
+        ("its copies are gone, by the topic's id", created_again, "and created again"),
+        ("and by where the records land", created_again_by_an_old_broker, "and created again"),
+    ],
+)
+def test_what_a_task_does_not_go_on_from(
+    happens: Callable[[FakeCluster], None], error: str
+) -> None:
+    """Between the plan and its first request, another one has decided; it commits nothing."""
+    source, copies = filled((0, 3), (3, 6), (6, 9)), destination("a")
+    copies.topic_ids["a"] = uuid.UUID(int=1)
+    copy(copies, source, 3)
+    copy(copies, source, 6)
+    planned = replace(whole("a", 9), checkpoint=checkpoints_of(copies)[-1])
+    happens(copies)
+    with served(source=source, destination=copies):
+        (outcome,) = copy_as_it_is(job(), [planned], Clock())
+    assert error in outcome.error
+    assert len(copies.logs[ledger_topic.TOPIC].committed()) == 2
