@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from relay_pipelines.copy import copier, failover, position, task
+from relay_pipelines.copy import copier, failover, position
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import (
     Checkpoint,
@@ -20,7 +20,6 @@ from relay_pipelines.model import (
     CopyOptions,
     CopyRange,
     NodeIdentity,
-    OffsetRange,
     Outcome,
     Status,
     TopicPartition,
@@ -28,13 +27,23 @@ from relay_pipelines.model import (
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.connection import Connection
 from tests.support import fake_cluster, ten_topics
-from tests.support.copies_in_memory import DESTINATION, OTHER, SOURCE, checkpoints_of
+from tests.support.copies_in_memory import checkpoints_of
 from tests.support.fake_cluster import FETCH, FakeCluster, FakeSocket, Log, served
 from tests.support.filled import Clock, fill, filled, values
+from tests.support.ten_topics import (
+    DESTINATION,
+    IMPATIENT,
+    OTHER,
+    RECORDS,
+    SOURCE,
+    SteppedClock,
+    copied,
+    copy,
+    done,
+    ranges,
+)
 
-RECORDS = 20
 SLOW: dict[str, Any] = {"fetch_max_bytes": 1 << 20}
-OPTIONS = replace(ten_topics.OPTIONS, chunk_bytes=1 << 20, give_up_after_ms=300)
 FIRST_BYTES = patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000)
 NEW = [value.upper() for value in values("new", RECORDS)]
 
@@ -55,31 +64,6 @@ def create_again(cluster: FakeCluster, topic: str, records: list[bytes] = NEW) -
 
 def destination(topics: str, kind: type[FakeCluster] = FakeCluster) -> Any:
     return kind(*topics, checkpoint.TOPIC, ledger_topic.TOPIC)
-
-
-def ranges(
-    topics: str, owner: str = "relay.m./1", end: int = RECORDS, **changed: Any
-) -> list[CopyRange]:
-    return [
-        CopyRange(OffsetRange(at, 0, end), at, owner=owner, **changed)
-        for at in (TopicPartition(topic, 0) for topic in topics)
-    ]
-
-
-def copy(
-    wanted: list[CopyRange], options: CopyOptions = OPTIONS, clock: Any = None, **job: Any
-) -> dict[str, Outcome]:
-    made = CopyJob("m", "run", job.pop("node", SOURCE), DESTINATION, options, **job)
-    found = list(task.copy_ranges(made, wanted, clock or Clock()))
-    return {outcome.range.topic_partition.topic: outcome for outcome in found}
-
-
-def copied(copies: FakeCluster, topic: str) -> list[bytes]:
-    return [record.value for record in copies.logs[topic].committed()]
-
-
-def done(outcomes: dict[str, Outcome]) -> set[str]:
-    return {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE}
 
 
 def errors(outcomes: dict[str, Outcome]) -> set[str]:
@@ -107,7 +91,7 @@ def after_fetch(source: FakeCluster, then: Callable[[int, bytes], bytes | None])
         yield
 
 
-def copy_after_failover(options: CopyOptions = OPTIONS) -> dict[str, Outcome]:
+def copy_after_failover(options: CopyOptions = IMPATIENT) -> dict[str, Outcome]:
     """Copy b, c and d from a node that was not planned: it failed over while it copied a."""
     planned = NodeIdentity("other", str(uuid.uuid4()), "fake")
     first = ranges("a", "relay.m./1", planned_log=planned)
@@ -205,7 +189,7 @@ def test_records_are_fetched_between_the_two_looks_at_the_topic_id(at_fetch: int
             create_again(source, "d")
 
     with served(source=source, destination=copies), after_fetch(source, then), FIRST_BYTES:
-        outcomes = copy_after_failover(replace(OPTIONS, chunk_bytes=2_000))
+        outcomes = copy_after_failover(replace(IMPATIENT, chunk_bytes=2_000))
     assert common[0] >= at_fetch
     assert_only_new_records(outcomes["d"], source, copies)
 
@@ -238,19 +222,6 @@ def test_a_range_that_fails_for_good_after_a_failure_of_all_stops_no_neighbour(
     assert remedy in outcomes["a"].error
     assert "\n" not in outcomes["a"].error
     assert [copied(copies, topic) for topic in "bc"] == [values("b", RECORDS), values("c", RECORDS)]
-
-
-class SteppedClock(Clock):
-    """A clock that only waiting moves on."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        SteppedClock.now += 0.000_001
-        return SteppedClock.now
-
-    def sleep(self, seconds: float) -> None:
-        SteppedClock.now += seconds
 
 
 class TimingOut(FakeCluster):
@@ -312,14 +283,17 @@ def test_a_slow_source_does_not_let_an_announced_transaction_time_out() -> None:
         patch.object(reader, "has_batch", lambda _: False),
         patch.object(SteppedClock, "now", 1_000.0),
     ):
-        options = replace(OPTIONS, backoff_min_ms=100, **SLOW)
+        options = replace(IMPATIENT, backoff_min_ms=100, **SLOW)
         outcomes = copy(ranges("abc"), options, clock=SteppedClock())
         assert SteppedClock.now > 1_000.0 + 3 * 65
     assert errors(outcomes) == {""}
 
 
 def test_a_repeated_run_writes_nothing_to_the_destination() -> None:
-    """All ranges are copied already: no topic-partition needs a transaction, nor its marker."""
+    """All ranges are copied already: no topic-partition needs a transaction, nor its marker.
+
+    In the first run, the answer to the common Fetch is cut off: each range fetches for itself.
+    """
 
     class Counting(FakeCluster):
         adds = 0
@@ -328,21 +302,14 @@ def test_a_repeated_run_writes_nothing_to_the_destination() -> None:
             self.adds += 1
             return super()._add(asked)
 
-    copies = destination("abc", Counting)
-    with served(source=filled("abc", RECORDS), destination=copies):
-        assert done(copy(ranges("abc"))) == {*"abc"}
+    source, copies = filled("abc", RECORDS), destination("abc", Counting)
+    broken = after_fetch(source, lambda topics, answer: answer[:40] if topics > 1 else None)
+    with served(source=source, destination=copies):
+        with broken:
+            assert done(copy(ranges("abc"))) == {*"abc"}
         copies.adds = 0
         assert done(copy(ranges("abc"))) == {*"abc"}
     assert copies.adds == 0
-
-
-def test_a_broken_answer_to_the_common_fetch_stops_no_range() -> None:
-    """What is cut off in it, each range fetches for itself."""
-    source, copies = filled("abc", RECORDS), destination("abc")
-    broken = after_fetch(source, lambda topics, answer: answer[:40] if topics > 1 else None)
-    with served(source=source, destination=copies), broken:
-        outcomes = copy(ranges("abc"))
-    assert errors(outcomes) == {""}
 
 
 class Completing(FakeCluster):
@@ -445,18 +412,7 @@ def test_a_hanging_broker_stops_no_range_of_another_broker(
 
     Nor are they given up with it, although one answer may be due for all of that time.
     """
-    topics = "abcdefghij"
-
-    class TwoBrokers(FakeCluster):
-        def _metadata(self, asked: Any) -> Any:
-            answer = super()._metadata(asked)
-            answer["brokers"].append({"node_id": 2, "host": "hangs", "port": 1})
-            for topic in answer["topics"]:
-                for partition in topic["partitions"]:
-                    partition["leader_id"] = 2 if topic["name"] == hanging else 1
-            return answer
-
-    waited, hidden = [0.0], [0.0]
+    topics, waited, hidden = ten_topics.TOPICS, [0.0], [0.0]
 
     class Hanging(FakeSocket):
         asked = 0
@@ -479,13 +435,14 @@ def test_a_hanging_broker_stops_no_range_of_another_broker(
 
     source, copies = filled(topics, RECORDS), destination(topics)
     clusters = {"source": source, "destination": copies}
-    clusters[side].__class__ = TwoBrokers
+    clusters[side].__class__ = ten_topics.TwoBrokers
+    clusters[side].led_by_second, clusters[side].second = hanging, "hangs"
 
     def connect(connection: Connection) -> FakeSocket:
         kind = Hanging if connection.address[0] == "hangs" else FakeSocket
         return kind(clusters[connection.cluster.name], lambda: "")
 
-    options = replace(OPTIONS, chunk_bytes=chunk_bytes, give_up_after_ms=give_up_after_ms)
+    options = replace(IMPATIENT, chunk_bytes=chunk_bytes, give_up_after_ms=give_up_after_ms)
     with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
         outcomes = copy(ranges(topics), options, clock=WaitingClock())
     assert {topic for topic in topics if outcomes[topic].error} <= {hanging}
@@ -498,7 +455,7 @@ def test_a_hanging_broker_stops_no_range_of_another_broker(
 def test_a_node_that_hangs_until_the_copy_is_given_up_hides_no_other_one() -> None:
     """One answer may be due for all of that time."""
     source, other, copies = (*(filled("a", RECORDS) for _ in range(2)), destination("a"))
-    options = replace(OPTIONS, give_up_after_ms=5_000)
+    options = replace(IMPATIENT, give_up_after_ms=5_000)
     with served(by_name={"source": lambda: "hung"}, source=source, other=other, destination=copies):
         outcomes = copy(ranges("a"), options, other_nodes=(OTHER,), node_timeout_ms=5_000)
     assert errors(outcomes) == {""}
@@ -513,7 +470,7 @@ def test_a_transaction_log_that_is_away_is_waited_for_once() -> None:
         def _init(self, asked: Any) -> Any:  # noqa: ARG002 - refused whatever it asks
             return {"error_code": 15}
 
-    options = replace(OPTIONS, backoff_min_ms=500, give_up_after_ms=60_000)
+    options = replace(IMPATIENT, backoff_min_ms=500, give_up_after_ms=60_000)
     waited = []
     for topics in ("a", "abcdefgh"):
         copies, wanted = destination(topics, Away), [ranges(topic, "")[0] for topic in topics]
@@ -556,7 +513,7 @@ def test_a_far_source_is_asked_in_common() -> None:
         patch.object(copier, "_TOGETHER", 5),
         patch.object(SteppedClock, "now", 0.0),
     ):
-        outcomes = copy(ranges(topics), replace(OPTIONS, **SLOW), clock=SteppedClock())
+        outcomes = copy(ranges(topics), replace(IMPATIENT, **SLOW), clock=SteppedClock())
     assert errors(outcomes) == {""}
     assert sum(topics > 1 for topics in asked) == 4
 
@@ -589,7 +546,7 @@ def test_a_common_question_holds_no_transaction_open() -> None:
             patch.object(copier, "_TOGETHER", 3),
             patch.object(SteppedClock, "now", 1_000.0),
         ):
-            outcomes = copy(ranges(topics), replace(OPTIONS, **SLOW), clock=SteppedClock())
+            outcomes = copy(ranges(topics), replace(IMPATIENT, **SLOW), clock=SteppedClock())
             assert SteppedClock.now >= 1_014.0
     assert errors(outcomes) == {""}
     assert 0.0 < longest[0] < 2.0
@@ -598,7 +555,7 @@ def test_a_common_question_holds_no_transaction_open() -> None:
 def test_nothing_is_fetched_in_common_before_the_look_at_its_topic() -> None:
     """The node has told the id of a alone."""
     source = with_ids(filled("ab", RECORDS))
-    job = CopyJob("m", "run", SOURCE, DESTINATION, OPTIONS)
+    job = CopyJob("m", "run", SOURCE, DESTINATION, IMPATIENT)
     with served(source=source), failover.FailoverSource(job, Clock()) as nodes:
         nodes.refresh(ranges("a"), {})
         nodes.client.metadata(["a", "b"])
@@ -641,7 +598,7 @@ def test_a_log_that_was_put_back_stops_no_neighbour() -> None:
     common = list[int]()
 
     def copy_to(end: int) -> dict[str, Outcome]:
-        return copy(ranges("abc", end=end), replace(OPTIONS, **SLOW))
+        return copy(ranges("abc", end=end), replace(IMPATIENT, **SLOW))
 
     noted = after_fetch(source, lambda topics, _: common.append(topics))
     with served(source=source, destination=copies), noted:

@@ -18,11 +18,9 @@ from relay_pipelines.model import (
     Cluster,
     CopyJob,
     CopyRange,
-    OffsetRange,
     Outcome,
     RecordPolicy,
     Status,
-    TopicPartition,
 )
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.support import ten_topics
@@ -61,18 +59,10 @@ def copy(
     fails_at: int,
 ) -> list[Outcome]:
     spec = ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at}))
-    filters = (spec,) if fails_at >= 0 else ()
+    failing = RecordPolicy(filters=(spec,) if fails_at >= 0 else ())
     known = latest(destination)
-    ranges = [
-        CopyRange(
-            OffsetRange(TopicPartition(topic, 0), 0, RECORDS),
-            TopicPartition(topic, 0),
-            record_policy=RecordPolicy(filters=filters if topic == "a" else ()),
-            checkpoint=known.get(topic),
-        )
-        for topic in "ab"
-    ]
-
+    (a,) = ten_topics.ranges("a", "", RECORDS, checkpoint=known.get("a"), record_policy=failing)
+    ranges = [a, *ten_topics.ranges("b", "", RECORDS, checkpoint=known.get("b"))]
     with served(mishap, source=source, destination=destination):
         return way(CopyJob("m", "run", SOURCE, DESTINATION, OPTIONS), ranges, Clock())
 
@@ -80,10 +70,6 @@ def copy(
 def latest(destination: FakeCluster) -> dict[str, Checkpoint]:
     """Return the last committed checkpoint of each topic."""
     return {each.source.topic: each for each in checkpoints_of(destination)}
-
-
-def arrived(destination: FakeCluster, topic: str) -> list[bytes]:
-    return [record.value for record in destination.logs[topic].committed()]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -103,14 +89,14 @@ def test_no_byte_of_one_range_reaches_another(
     assert [outcome.range.topic_partition.topic for outcome in outcomes] == ["a", "b"]
     reached = {topic: committed.next_offset for topic, committed in latest(copies).items()}
     for topic in "ab":
-        assert arrived(copies, topic) == values(topic, RECORDS)[: reached.get(topic, 0)]
+        assert ten_topics.copied(copies, topic) == values(topic, RECORDS)[: reached.get(topic, 0)]
     if rate == 0:
         expected = [Status.DONE if kept < 0 else Status.FAILED, Status.DONE]
         assert [outcome.status for outcome in outcomes] == expected, outcomes
     outcomes = copy(way, source, copies, lambda: "", -1)
     assert [outcome.error for outcome in outcomes] == ["", ""]
     for topic in "ab":
-        assert arrived(copies, topic) == values(topic, RECORDS)
+        assert ten_topics.copied(copies, topic) == values(topic, RECORDS)
     records = copies.logs[ledger_topic.TOPIC].committed()
     entries = [ledger_topic.from_record(record.value) for record in records]
     for entry in entries:
@@ -132,16 +118,12 @@ class Nodes:
     def copy(self, way: Way, mishaps: dict[Cluster, Callable[[], str]]) -> list[Outcome]:
         """Copy what is left of both topics up to the end of the first node, in one task."""
         nodes = [self.first, OTHER if self.first == SOURCE else SOURCE]
-        known = latest(self.destination)
-        ranges = [
-            CopyRange(
-                OffsetRange(TopicPartition(topic, 0), 0, self.clusters[self.first].logs[topic].end),
-                TopicPartition(topic, 0),
-                checkpoint=known.get(topic),
-            )
-            for topic in "ab"
-            if len(arrived(self.destination, topic)) < RECORDS
-        ]
+        known, logs = latest(self.destination), self.clusters[self.first].logs
+        ranges: list[CopyRange] = []
+        for topic in "ab":
+            if len(ten_topics.copied(self.destination, topic)) < RECORDS:
+                at = known.get(topic)
+                ranges += ten_topics.ranges(topic, "", logs[topic].end, checkpoint=at)
         # the clock ticks with every look: what hangs is waited for in looks
         options = replace(OPTIONS, request_timeout_ms=40, give_up_after_ms=400)
 
@@ -196,11 +178,11 @@ def test_nodes_whose_offsets_differ(
         nodes.copy(way, mishaps)
         of_node.clear()
         for topic in "ab":
-            found = arrived(nodes.destination, topic)
+            found = ten_topics.copied(nodes.destination, topic)
             assert found == values(topic, RECORDS)[: len(found)]
     for _ in range(4):
         nodes.first = OTHER if nodes.first == SOURCE else SOURCE
         nodes.copy(way, dict.fromkeys([SOURCE, OTHER, DESTINATION], lambda: ""))
     for topic in "ab":
-        assert arrived(nodes.destination, topic) == values(topic, RECORDS)
+        assert ten_topics.copied(nodes.destination, topic) == values(topic, RECORDS)
     assert [chain.breaks for chain in chains(nodes.destination).values()] == [[], []]

@@ -25,6 +25,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import (
     Checkpoint,
     ClassSpec,
+    CopyRange,
     Fingerprint,
     OffsetRange,
     OnRecordError,
@@ -60,6 +61,32 @@ from tests.support.copies_in_memory import (
 )
 from tests.support.fake_cluster import FakeCluster, put
 from tests.support.filled import chains
+from tests.support.sleeping_clock import SleepingClock
+
+FAILING = "tests.property.failing_filter:"
+QUARANTINES: dict[str, Any] = {"on_record_error": OnRecordError.QUARANTINE}
+
+
+def fails_at(offset: int) -> dict[str, Any]:
+    return {"filters": (ClassSpec(f"{FAILING}FailsAt", json.dumps({"offset": offset})),)}
+
+
+def copy(
+    source: FakeCluster,
+    copies: FakeCluster,
+    *wanted: CopyRange,
+    way: Any = copy_as_it_is,
+    **more: Any,
+) -> list[Outcome]:
+    """Copy in one task, with other nodes by their names, or as another job."""
+    own, clock = more.pop("own", job()), more.pop("clock", None)
+    with served(source=source, destination=copies, **more):
+        return list(way(own, list(wanted), clock or Clock()))
+
+
+def last_record(source: FakeCluster) -> Fingerprint:
+    """Return the fingerprint of the last record of a source's first batch."""
+    return fingerprint_of(list(decode(memoryview(source.logs["a"].entries[0].data)))[-1])
 
 
 def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
@@ -68,19 +95,17 @@ def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
 
     def first_five() -> Iterator[pa.RecordBatch]:
         for rows in read_rows(job(), wanted, [0], ("offset",), Clock()):
-            marked, offsets = rows.column(MARKER).to_pylist(), rows.column("offset").to_pylist()
-            keep = [
-                marker is not None or offset < 5
-                for marker, offset in zip(marked, offsets, strict=True)
-            ]
+            pairs = zip(
+                *(rows.column(name).to_pylist() for name in (MARKER, "offset")), strict=True
+            )
+            keep = [marker is not None or offset < 5 for marker, offset in pairs]
             if any(keep):
                 yield rows.filter(pa.array(keep))
 
     with served(source=source, destination=copies):
         (outcome,) = copy_kept(job(), wanted, first_five(), Clock())
     assert (outcome.error, outcome.skipped) == ("", {"filtered": 15})
-    kept = list(decode(memoryview(source.logs["a"].entries[0].data)))[-1]
-    assert checkpoints_of(copies)[-1].fingerprint == fingerprint_of(kept)
+    assert checkpoints_of(copies)[-1].fingerprint == last_record(source)
 
 
 def test_the_fingerprint_outlives_empty_batches() -> None:
@@ -89,11 +114,9 @@ def test_the_fingerprint_outlives_empty_batches() -> None:
     for _ in range(20):
         header = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0, 4, NOW, NOW, -1, -1, -1, 0)
         source.logs["a"].append(header._replace(crc=crc32c(HEADER.pack(*header)[CRC_END:])), b"")
-    with served(source=source, destination=copies):
-        (outcome,) = copy_as_it_is(job(fetch_max_bytes=800), [whole("a", 105)], Clock())
+    (outcome,) = copy(source, copies, whole("a", 105), own=job(fetch_max_bytes=800))
     assert outcome.error == ""
-    kept = list(decode(memoryview(source.logs["a"].entries[0].data)))[-1]
-    assert checkpoints_of(copies)[-1].fingerprint == fingerprint_of(kept)
+    assert checkpoints_of(copies)[-1].fingerprint == last_record(source)
 
 
 def test_a_fetch_that_is_read_again_quarantines_once() -> None:
@@ -101,10 +124,8 @@ def test_a_fetch_that_is_read_again_quarantines_once() -> None:
     bad, good = (filled((0, 5), (5, 10)) for _ in range(2))
     copies = destination("a", "a.quarantine")
     corrupt(bad, 1)
-    fails = ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": 2}))
-    wanted = [whole("a", 10, filters=(fails,), on_record_error=OnRecordError.QUARANTINE)]
-    with served(source=bad, other=good, destination=copies):
-        (outcome,) = copy_as_rows(job(OTHER), wanted, Clock())
+    wanted = whole("a", 10, **fails_at(2), **QUARANTINES)
+    (outcome,) = copy(bad, copies, wanted, way=copy_as_rows, own=job(OTHER), other=good)
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 9, {"quarantined": 1})
     assert len(copies.logs["a.quarantine"].committed()) == 1
 
@@ -113,9 +134,7 @@ def test_a_batch_that_breaks_another_rule_than_compaction() -> None:
     """Records without a key are not what the destination refused: nothing goes into quarantine."""
     copies = destination("a", "a.quarantine")
     copies.refused, copies.cleanup_policy = {"a"}, "delete"
-    wanted = [whole("a", 10, on_record_error=OnRecordError.QUARANTINE)]
-    with served(source=filled((0, 5), (5, 10)), destination=copies):
-        (outcome,) = copy_as_it_is(job(), wanted, Clock())
+    (outcome,) = copy(filled((0, 5), (5, 10)), copies, whole("a", 10, **QUARANTINES))
     assert (outcome.error_kind, outcome.records, outcome.skipped) == ("InvalidRecordError", 0, {})
     assert "answered Produce with INVALID_RECORD" in outcome.error
     assert not copies.logs["a.quarantine"].committed()
@@ -126,8 +145,7 @@ def test_a_chunk_holds_rows_of_one_node() -> None:
     bad, good = (filled((0, 5), (5, 10), (10, 15), (15, 20)) for _ in range(2))
     copies = destination("a")
     corrupt(bad, 2)
-    with served(source=bad, other=good, destination=copies):
-        (outcome,) = copy_as_rows(job(OTHER), [whole("a", 20)], Clock())
+    (outcome,) = copy(bad, copies, whole("a", 20), way=copy_as_rows, own=job(OTHER), other=good)
     assert outcome.error == ""
     entries = [record.entry for record in chains(copies)[AT].records]
     found = [(entry.source.start, entry.source.end, entry.node) for entry in entries]
@@ -140,10 +158,9 @@ def test_a_filter_quotes_a_header_that_is_not_utf8(on_error: OnRecordError) -> N
     source, copies = FakeCluster("a", "b"), destination("a", "a.quarantine", "b")
     put(source, "a", batch(record(0, headers=[("n\udcff", b"1")])))
     put(source, "b", batch(record(0)))
-    quotes = ClassSpec("tests.property.failing_filter:QuotesHeaders", "{}")
-    ranges = [whole("a", 1, filters=(quotes,), on_record_error=on_error), whole("b", 1)]
-    with served(source=source, destination=copies):
-        outcomes = copy_as_it_is(job(), ranges, Clock())
+    quotes = ClassSpec(f"{FAILING}QuotesHeaders", "{}")
+    wanted = whole("a", 1, filters=(quotes,), on_record_error=on_error)
+    outcomes = copy(source, copies, wanted, whole("b", 1))
     rows = [outcome_row(outcome).column("outcome")[0].as_py() for outcome in outcomes]
     assert [from_json(Outcome, row) for row in rows] == outcomes
     done = [outcome.status is Status.DONE for outcome in outcomes]
@@ -155,9 +172,8 @@ def test_a_timestamp_that_is_not_a_date() -> None:
     source, copies = FakeCluster("a", "b"), destination("a", "a.quarantine", "b")
     put(source, "a", batch(record(0, NOW * 1_000_000)))
     put(source, "b", batch(record(0)))
-    ranges = [whole("a", 1, on_record_error=OnRecordError.QUARANTINE), whole("b", 1)]
-    with served(source=source, destination=copies):
-        first, second = copy_as_rows(job(), ranges, Clock())
+    ranges = whole("a", 1, **QUARANTINES), whole("b", 1)
+    first, second = copy(source, copies, *ranges, way=copy_as_rows)
     assert (first.error, first.skipped, second.error) == ("", {"quarantined": 1}, "")
     assert copies.logs["a.quarantine"].committed()[0].timestamp == NOW * 1_000_000
 
@@ -193,11 +209,8 @@ def test_one_lost_connection_among_rows() -> None:
             lost.append(point)
             raise DestinationError("one connection was lost")
 
-    with (
-        served(source=source, destination=copies),
-        patch.object(transaction, "failpoint", failpoint),
-    ):
-        first, second = copy_as_rows(job(), [whole("a", 5), whole("b", 5)], Clock())
+    with patch.object(transaction, "failpoint", failpoint):
+        first, second = copy(source, copies, whole("a", 5), whole("b", 5), way=copy_as_rows)
     assert first.error_kind == "DestinationError"
     assert second.error == ""
 
@@ -215,11 +228,8 @@ def test_checkpoints_that_are_lost_during_a_run() -> None:
             copies.logs[checkpoint.TOPIC].entries.clear()
             raise DestinationError("a leader is moving")
 
-    with (
-        served(source=source, destination=copies),
-        patch.object(transaction, "failpoint", failpoint),
-    ):
-        (outcome,) = copy_as_it_is(job(chunk_bytes=1000), [whole("a", 40)], Clock())
+    with patch.object(transaction, "failpoint", failpoint):
+        (outcome,) = copy(source, copies, whole("a", 40), own=job(chunk_bytes=1000))
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [written.value for written in copies.logs["a"].committed()]
     assert len(values) == len(set(values)) == outcome.next_offset
@@ -234,9 +244,8 @@ def test_a_reader_of_rows_notices_shifted_offsets() -> None:
     for node in (first, other):
         put(node, "a", batch(*map(record, range(5, 10))))
     corrupt(first, 3)
-    with served(source=first, other=other, destination=copies):
-        wanted = [whole("a", 11, where="true")]
-        (outcome,) = copy_as_rows(job(OTHER, fetch_max_bytes=900), wanted, Clock())
+    own, wanted = job(OTHER, fetch_max_bytes=900), whole("a", 11, where="true")
+    (outcome,) = copy(first, copies, wanted, way=copy_as_rows, own=own, other=other)
     assert "node other holds another record" in outcome.diverged["other"]
     assert "it has one record more before the next one to copy;" in outcome.diverged["other"]
     assert (outcome.records, copies.logs["a"].committed()) == (0, [])
@@ -253,20 +262,18 @@ def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
         assert difference(client, copied) == "it has no committed record there"
 
 
-FAILING = "tests.property.failing_filter:"
 KEEPS = {"filters": (ClassSpec(f"{FAILING}KeepsBelow", '{"offset": 3}'),)}
-FAILS = {"filters": (ClassSpec(f"{FAILING}FailsAt", '{"offset": 4}'),)}
 
 
-@pytest.mark.parametrize("before", [KEEPS, FAILS | {"on_record_error": OnRecordError.QUARANTINE}])
-@pytest.mark.parametrize("copy", [copy_as_it_is, copy_as_rows])
-def test_a_policy_of_before_makes_no_node_diverge(copy: Any, before: dict[str, Any]) -> None:
+@pytest.mark.parametrize("before", [KEEPS, fails_at(4) | QUARANTINES])
+@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
+def test_a_policy_of_before_makes_no_node_diverge(way: Any, before: dict[str, Any]) -> None:
     """What a filter of then left out, every node holds: after it is removed, all are good."""
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a", "a.quarantine")
     for node in (first, other):
         node.cleanup_policy = "delete"
     with served(source=first, other=other, destination=copies):
-        (outcome,) = copy(job(OTHER), [whole("a", 5, **before)], Clock())
+        (outcome,) = way(job(OTHER), [whole("a", 5, **before)], Clock())
         assert (outcome.error, outcome.next_offset) == ("", 5)
         for node in (first, other):
             node.logs["a"].append(CONTROL_BATCH, b"")
@@ -283,12 +290,12 @@ def test_a_policy_of_before_makes_no_node_diverge(copy: Any, before: dict[str, A
     assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 5)
 
 
-@pytest.mark.parametrize("copy", [copy_kept, copy_rows])
-def test_a_task_of_rows_fences_no_other_task(copy: Any) -> None:
+@pytest.mark.parametrize("way", [copy_kept, copy_rows])
+def test_a_task_of_rows_fences_no_other_task(way: Any) -> None:
     """A Spark job of rows knows the ranges of all its tasks; the one that commits is left alone."""
     source, copies = filled((0, 5), topics="ab"), destination("a", "b")
     ranges = [whole("a", 5), whole("b", 5)]
-    columns = ("offset",) if copy is copy_kept else RECORD_COLUMNS
+    columns = ("offset",) if way is copy_kept else RECORD_COLUMNS
     with (
         served(source=source, destination=copies),
         ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client,
@@ -299,20 +306,16 @@ def test_a_task_of_rows_fences_no_other_task(copy: Any) -> None:
         other.add([home])
         other.send(home, encode(b"key", b"value", NOW))
         other.drain()
-        now = [0.0]
 
-        class CommitsLater(SystemClock):
-            def monotonic(self) -> float:
-                return now[0]
-
+        class CommitsLater(SleepingClock):
             def sleep(self, seconds: float) -> None:
-                now[0] += max(seconds, 0.1)
-                if other.is_open and now[0] > 3:
+                super().sleep(max(seconds, 0.1))
+                if other.is_open and self.now > 103:
                     other.commit()
 
-        clock = CommitsLater()
+        clock: Any = CommitsLater()
         rows = read_rows(job(), ranges, [0], columns, clock)
-        (outcome,) = copy(job(), ranges, rows, clock)
+        (outcome,) = way(job(), ranges, rows, clock)
     assert not other.is_open, "it was aborted before it could commit"
     assert (outcome.error, outcome.records) == ("", 5)
 
@@ -325,8 +328,8 @@ def test_a_gap_between_markers_is_no_part_of_them() -> None:
         put(node, "a", batch(record(6)))
         node.logs["a"].append(CONTROL_BATCH, b"")
     del first.logs["a"].entries[2]
-    with served(source=first, other=other, destination=copies):
-        (outcome,) = copy_as_it_is(job(OTHER, coalesce_below_bytes=None), [whole("a", 8)], Clock())
+    own = job(OTHER, coalesce_below_bytes=None)
+    (outcome,) = copy(first, copies, whole("a", 8), own=own, other=other)
     assert (outcome.error, outcome.skipped) == ("", {"control": 2, "compaction_gap": 1})
     for node in (first, other):
         put(node, "a", batch(*map(record, range(8, 12))))
@@ -360,7 +363,6 @@ def test_a_batch_that_just_fits_is_not_compressed_again() -> None:
     """Compressed by another library, it might be a few bytes too large for the destination."""
     source = filled((0, 5))
     most = len(source.logs["a"].entries[0].data)
-    with served(source=source, destination=destination("a")):
-        wanted = replace(whole("a", 5), max_message_bytes=most)
-        (outcome,) = copy_as_it_is(job(coalesce_below_bytes=None), [wanted], Clock())
+    wanted = replace(whole("a", 5), max_message_bytes=most)
+    (outcome,) = copy(source, destination("a"), wanted, own=job(coalesce_below_bytes=None))
     assert (outcome.error, outcome.records, outcome.reencoded) == ("", 5, 0)

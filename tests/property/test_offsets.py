@@ -54,7 +54,13 @@ STRANGER = 777
 
 @given(OFFSETS, st.integers(0, 50))
 def test_offsets_are_what_they_were(offsets: list[int], start: int) -> None:
-    """Each has its index; each offset, also one that is not there, a number of those below."""
+    """Each has its index; each offset, also one that is not there, a number of those below.
+
+    A distance may be too large for a byte, for two, and for four.
+    """
+    distant = [1, 3, 300, 302, 70_000, 70_001, 1 << 33, (1 << 33) + 2]
+    runs = OffsetRuns.of_text(_encoded(distant, 0).text(), 0)
+    assert [runs.offset_at(index) for index in range(len(distant))] == distant
     offsets = [start + offset for offset in offsets]
     runs = OffsetRuns.of_text(_encoded(offsets, start).text(), start)
     assert len(runs) == len(offsets)
@@ -62,13 +68,6 @@ def test_offsets_are_what_they_were(offsets: list[int], start: int) -> None:
     for offset in range(start - 1, start + 403):
         assert runs.count_below(offset) == bisect_left(offsets, offset)
     assert [offset for first, end in runs.runs() for offset in range(first, end)] == offsets
-
-
-def test_distances_of_any_size() -> None:
-    """A distance may be too large for a byte, for two, and for four."""
-    offsets = [1, 3, 300, 302, 70_000, 70_001, 1 << 33, (1 << 33) + 2]
-    runs = OffsetRuns.of_text(_encoded(offsets, 0).text(), 0)
-    assert [runs.offset_at(index) for index in range(len(offsets))] == offsets
 
 
 @given(OFFSETS.filter(bool), st.integers(0, 20))
@@ -269,13 +268,13 @@ def consumer(offset: int, topic: str = "a", group: str = "g") -> ConsumerPositio
     return ConsumerPosition(TopicPartition(topic, 0), offset, group)
 
 
+YES_OR_NO = st.booleans()
+
+
 @settings(max_examples=60)
-@given(st.integers(0, 1 << 30), st.booleans(), st.booleans(), st.booleans())
+@given(seed=st.integers(0, 1 << 30), interleaves=YES_OR_NO, renames=YES_OR_NO, cleans=YES_OR_NO)
 def test_every_position_both_ways(
-    seed: int,
-    interleaves: bool,  # noqa: FBT001
-    renames: bool,  # noqa: FBT001
-    cleans: bool,  # noqa: FBT001
+    *, seed: int, interleaves: bool, renames: bool, cleans: bool
 ) -> None:
     """Nothing is missed or read twice, also where others write; there and back is exact."""
     nasty = Nasty(seed, to={"a": "b"} if renames else {}, interleaves=interleaves)
@@ -330,19 +329,17 @@ def test_without_a_map_nothing_is_missed(*, seed: int, interleaves: bool) -> Non
     here, there = nasty.at_source("a"), nasty.at_destination("a")
     copies = {value for value in there if value in here}
     asked = [consumer(offset) for offset in range(nasty.source.logs["a"].end + 1)]
-    for position, found in zip(asked, nasty.ask(asked, Side.DESTINATION), strict=True):
-        assert found.offset is not None
-        unread = {value for value in copies if here[value] >= position.offset}
-        reads = {value for value in copies if there[value] >= found.offset}
-        assert unread <= reads
-        assert len(reads - unread) <= found.rereads
     back = [consumer(offset) for offset in range(nasty.destination.logs["a"].stable_end + 1)]
-    for position, found in zip(back, nasty.ask(back, Side.SOURCE), strict=True):
-        assert found.offset is not None
-        unread = {value for value in copies if there[value] >= position.offset}
-        reads = {value for value in copies if here[value] >= found.offset}
-        assert unread <= reads
-        assert len(reads - unread) <= found.rereads
+    for positions, to, at, at_other in (
+        (asked, Side.DESTINATION, here, there),
+        (back, Side.SOURCE, there, here),
+    ):
+        for position, found in zip(positions, nasty.ask(positions, to), strict=True):
+            assert found.offset is not None
+            unread = {value for value in copies if at[value] >= position.offset}
+            reads = {value for value in copies if at_other[value] >= found.offset}
+            assert unread <= reads
+            assert len(reads - unread) <= found.rereads
 
 
 @settings(max_examples=30)
@@ -357,29 +354,22 @@ def test_several_sources_in_one_partition(seed: int) -> None:
     there = nasty.at_destination("all")
     here = {topic: nasty.at_source(topic) for topic in nasty.topics}
     copies = {topic: there.keys() & here[topic].keys() for topic in nasty.topics}
-    groups = {
-        f"g{number}": {
-            topic: nasty.random.randint(0, nasty.source.logs[topic].end) for topic in nasty.topics
-        }
-        for number in range(20)
-    }
+    ends = {topic: nasty.source.logs[topic].end for topic in nasty.topics}
     asked = [
-        consumer(offset, topic, group)
-        for group, reached in groups.items()
-        for topic, offset in reached.items()
+        consumer(nasty.random.randint(0, end), topic, f"g{number}")
+        for number in range(20)
+        for topic, end in ends.items()
     ]
     answers = nasty.ask(asked, Side.DESTINATION)
-    for group, reached in groups.items():
+    for group in {each.group for each in asked}:
         of_group = [found for found in answers if found.position.group == group]
         (offset,) = {found.offset for found in of_group}
         assert offset is not None
         reads = {value for value, at in there.items() if at >= offset}
-        unread = {
-            value
-            for topic, at in reached.items()
-            for value in copies[topic]
-            if here[topic][value] >= at
-        }
+        unread = set[bytes]()
+        for position in (found.position for found in of_group):
+            topic = position.topic_partition.topic
+            unread |= {each for each in copies[topic] if here[topic][each] >= position.offset}
         assert unread <= reads
         assert {found.rereads for found in of_group} == {len(reads - unread)}
     (alone,) = nasty.ask(asked[:1], Side.DESTINATION)

@@ -86,10 +86,9 @@ def test_every_range_is_in_exactly_one_task(ranges, slots):
     places = [{each.source.topic_partition for each in task} for task in tasks]
     seen = [topic_partition for of_task in places for topic_partition in of_task]
     assert len(seen) == len(set(seen))
-    for task in tasks:
-        for topic_partition in {each.source.topic_partition for each in task}:
-            own = [each.source for each in task if each.source.topic_partition == topic_partition]
-            assert own == sorted(own)
+    for at in seen:
+        own = [each.source for task in tasks for each in task if each.source.topic_partition == at]
+        assert own == sorted(own)
 
 
 @given(range_lists(), st.integers(1, 16))
@@ -214,15 +213,14 @@ IMPLIES_DESCRIBE = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation
 
 
 def lists(names: list[str]) -> st.SearchStrategy[list[Acl]]:
+    operations = [Operation.ALL, *READERS, Operation.WRITE, Operation.ALTER_CONFIGS]
     acl = st.builds(
         Acl,
         resource=st.sampled_from(names),
         permission=st.sampled_from(Permission),
-        principal=st.sampled_from(["User:ann", "User:bob", "User:*"]),
+        principal=st.sampled_from([*PRINCIPALS[:2], "User:*"]),
         host=st.sampled_from([HOSTS[0], "*"]),
-        operation=st.sampled_from(
-            [Operation.ALL, *READERS, Operation.WRITE, Operation.ALTER_CONFIGS]
-        ),
+        operation=st.sampled_from(operations),
         prefixed=st.booleans(),
     )
     return st.lists(acl, max_size=8)
@@ -239,10 +237,8 @@ def authorizes(
         and acl.principal in {principal, "User:*"}
         and acl.host in {host, "*"}
     ]
-    if any(
-        acl.permission is Permission.DENY and acl.operation in {operation, Operation.ALL}
-        for acl in matching
-    ):
+    denied = {acl.operation for acl in matching if acl.permission is Permission.DENY}
+    if denied & {operation, Operation.ALL}:
         return False
     allowed = {acl.operation for acl in matching if acl.permission is Permission.ALLOW}
     implied = operation is Operation.DESCRIBE and allowed & IMPLIES_DESCRIBE

@@ -18,48 +18,7 @@ from relay_pipelines.settings import load
 
 SECRET = "hunter2-do-not-print"
 ENVIRONMENT = {"SECRET": SECRET, "EMPTY": "", "LIST": "[a:1, b:2]", "ODD": "{a: 1"}
-WHOLE = f"""
-version: 1
-spark:
-  remote: "sc://127.0.0.1:15002/;use_ssl=true;token={SECRET}"
-  conf: {{spark.executor.memory: 2g, spark.authenticate.secret: {SECRET}}}
-metrics: {{address: 127.0.0.1:9464}}
-mirrors:
-  orders:
-    source:
-      nodes:
-        - name: node1
-          bootstrap_servers: [kafka-a:9092, "kafka-b:9092"]
-          security: {{protocol: SASL_SSL, mechanism: PLAIN, username: relay, password: {SECRET}}}
-        - name: node2
-          bootstrap_servers: kafka-c:9092
-          security:
-            protocol: SASL_SSL
-            mechanism: OAUTHBEARER
-            token_provider: tokens:signed
-            token_provider_config: {{region: eu, secret: {SECRET}}}
-      health: {{interval: 3s, lag_threshold: 1000, failback: never}}
-    destination:
-      bootstrap_servers: kafka-d:9092
-      security:
-        protocol: SASL_SSL
-        mechanism: OAUTHBEARER
-        token_endpoint: https://login.example.com/token
-        client_id: relay
-        client_secret: ${{SECRET}}
-        sasl_extensions: {{logicalCluster: lkc-1}}
-    start: {{timestamp: 2026-01-31T12:00:00Z}}
-    topics:
-      allow: ["orders\\\\..*"]
-      rename:
-        - {{match: "orders\\\\.(.*)", to: "eu.\\\\1"}}
-      overrides: {{"orders\\\\.big": {{window: {{max_records: 10}}, copy: {{parallelism: 2}}}}}}
-      config_keys: [retention.ms]
-    filters: [{{class: "my:Filter", config: {{a: [1, {{b: 2}}]}}, topics: [a]}}]
-    where: "value IS NOT NULL"
-    give_up_after: 60s
-    lanes: {{fast: {{topics: [a]}}}}
-"""
+WHOLE = Path(__file__).with_name("whole.yaml").read_text()
 ODD_TEXTS = [
     *("${SECRET}", "${EMPTY}", "${LIST}", "${ODD}", "${A:-${B}}", "${", "${file:.}"),
     *("${file:a\0b}", "a" * 5_000, "9" * 5_000, "-1", "1e99", "\\1", "(", "[", "a:0", "__x"),

@@ -24,7 +24,6 @@ from relay_pipelines.model import (
     CopyJob,
     CopyOptions,
     CopyRange,
-    OffsetRange,
     Outcome,
     RecordPolicy,
     Status,
@@ -33,6 +32,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.client import ClusterClient, destination_client
+from tests.support import ten_topics
 from tests.support.copies_in_memory import destination
 from tests.support.fake_cluster import served
 from tests.support.filled import Clock, chains, filled, values
@@ -90,14 +90,14 @@ class World:
             with suppress(RelayError):
                 self.run(copies=kind != "claim")
 
-    def run(self, *, copies: bool = True, fails: str = "", fails_at: int = 0) -> list[Outcome]:
+    def run(self, **how: Any) -> list[Outcome]:
         """Do what a run does: read the state, claim, copy. Topics that were lost are back."""
         self.destination.deleted.clear()
         self.destination.leaderless.clear()
         known = self.state()
         chosen = self._random.choice(["relay.m./1", "relay.m.lane/1", "relay.m.lanes/{slot}", ""])
         topics = [topic for topic in TOPICS if self._random.random() < 0.8] or ["a"]
-        return self.copy(topics, chosen, known, copies=copies, fails=fails, fails_at=fails_at)
+        return self.copy(topics, chosen, known, **how)
 
     def state(self) -> CheckpointSnapshot:
         with ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client:
@@ -116,16 +116,14 @@ class World:
         home = TopicPartition(checkpoint.TOPIC, 0)
         spec = ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at}))
         ranges = [
-            CopyRange(
-                OffsetRange(at, 0, RECORDS),
-                at,
-                record_policy=RecordPolicy(filters=(spec,) if topic in fails else ()),
+            replace(
+                each,
+                record_policy=RecordPolicy(filters=(spec,) if at.topic in fails else ()),
                 checkpoint=known.checkpoints.get(at),
-                checkpoint_position=known.ends.get(home, 0),
-                owner=owner.format(slot=TOPICS.index(topic) % 3) or own_id("m", at),
+                owner=owner.format(slot=TOPICS.index(at.topic) % 3) or own_id("m", at),
             )
-            for topic in topics
-            for at in [TopicPartition(topic, 0)]
+            for each in ten_topics.ranges(topics, checkpoint_position=known.ends.get(home, 0))
+            for at in [each.destination]
         ]
         options = replace(OPTIONS, chunk_bytes=self._random.choice([700, 1_500, 6_000, 1 << 20]))
         snapshot: Any = SimpleNamespace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -22,17 +22,12 @@ from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.lag import PartitionLag
+from tests.support.config_files import SIDES
 from tests.support.independent import until
 from tests.support.run_plans import snapshot_of
 
-MIRROR = Mirror.model_validate(
-    {
-        "source": {"nodes": [{"name": "one", "bootstrap_servers": ["a:1"]}]},
-        "destination": {"bootstrap_servers": ["b:1"]},
-        "window": {"lag_target": "10m"},
-        "topics": {"overrides": {"urgent": {"window": {"lag_target": "30s"}}}},
-    }
-)
+URGENT = {"overrides": {"urgent": {"window": {"lag_target": "30s"}}}}
+MIRROR = Mirror.model_validate({**SIDES, "window": {"lag_target": "10m"}, "topics": URGENT})
 LABELS = {metric.name: metric.labels for metric in METRICS}
 # copied to the end; a lag and an open transaction; held back
 POSITIONS = (
@@ -64,18 +59,18 @@ def test_each_partition_has_its_own_values() -> None:
     found = look()
     lag = values(found, "lag_records")
     assert lag == {("orders", "0"): 0, ("orders", "1"): 10, ("urgent", "0"): 70}
-    assert values(found, "lag_seconds")[("orders", "1")] == 7.0
-    assert values(found, "checkpoint_offset")[("orders", "1")] == 40
-    assert values(found, "source_end_offset")[("orders", "1")] == 50
-    assert values(found, "open_transaction_records")[("orders", "1")] == 5
-    assert values(found, "open_transaction_seconds")[("orders", "1")] == 20.0
-    assert values(found, "commit_timestamp_seconds") == {}, "never committed"
     lag = values(found, "lag_records", by_partition=False)
     assert lag == {("orders", ""): 10, ("urgent", ""): 70}
-    assert values(found, "lag_seconds", by_partition=False)[("orders", "")] == 7.0
-    assert values(found, "source_end_offset", by_partition=False)[("orders", "")] == 150
-    opened = values(found, "open_transaction_seconds", by_partition=False)
-    assert opened[("orders", "")] == 20.0
+    for name, of_partition, of_topic in (
+        ("lag_seconds", 7.0, 7.0),
+        ("checkpoint_offset", 40, 140),
+        ("source_end_offset", 50, 150),
+        ("open_transaction_records", 5, 5),
+        ("open_transaction_seconds", 20.0, 20.0),
+    ):
+        assert values(found, name)["orders", "1"] == of_partition, name
+        assert values(found, name, by_partition=False)["orders", ""] == of_topic, name
+    assert values(found, "commit_timestamp_seconds") == {}, "never committed"
 
 
 def test_ages_targets_and_checks() -> None:
@@ -104,22 +99,21 @@ def test_a_guard_is_there_only_while_it_holds_something_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "state"),
-    [
-        ({"eligible": True, "healthy": True}, "healthy"),
-        ({"eligible": True, "healthy": False, "behind": 9}, "behind"),
-        ({"eligible": False, "healthy": False}, "unavailable"),
-        ({"eligible": False, "healthy": False, "quarantined": True}, "quarantined"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ("state", "verdict"),
+    {
+        "healthy": NodeVerdict("one", eligible=True, healthy=True),
+        "behind": NodeVerdict("one", eligible=True, healthy=False, behind=9),
+        "unavailable": NodeVerdict("one", eligible=False, healthy=False),
+        "quarantined": NodeVerdict("one", eligible=False, healthy=False, quarantined=True),
+    }.items(),
 )
-def test_a_node_has_one_state(verdict: Mapping[str, Any], state: str) -> None:
-    found = look(verdicts=(NodeVerdict("one", **verdict),))
+def test_a_node_has_one_state(state: str, verdict: NodeVerdict) -> None:
+    found = look(verdicts=(verdict,))
     states = values(found, "node_state")
-    assert {key[1] for key, value in states.items() if value} == {state}
+    assert [key[1] for key, value in states.items() if value] == [state]
     assert len(states) == 4
     assert values(found, "node_read") == {("one",): True}
-    assert (("one",) in values(found, "node_behind_records")) == verdict["eligible"]
+    assert (("one",) in values(found, "node_behind_records")) == verdict.eligible
 
 
 def test_the_number_of_series_is_bounded() -> None:
@@ -199,39 +193,33 @@ class TestExporter:
     def value(self, exporter: Exporter, name: str, labels: dict[str, str]) -> float | None:
         return exporter.registry.get_sample_value(f"kafka_relay_{name}", labels)
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        until(condition, "the exporter's values")
+    def until_lag(self, exporter: Exporter, expected: float | None) -> None:
+        until(lambda: self.value(exporter, *self.lag) == expected, "the exporter's values")
 
-    def test_a_mirror_that_hangs_delays_no_other(self, looks: Looks) -> None:
-        exporter = looks.exporter("hangs", "m")
-        self.until(lambda: self.value(exporter, *self.lag) == 10)
+    def until_up(self, exporter: Exporter, mirror: str) -> None:
+        until(lambda: self.value(exporter, "up", {"mirror": mirror}) == 1, "the exporter's values")
+
+    def test_mirrors_that_are_looked_at(self, looks: Looks) -> None:
+        """One that hangs delays no other; an outage takes the values away.
+
+        When relay.yaml has changed, what is gone has no series, what changed is looked at anew.
+        """
+        exporter = looks.exporter("hangs", "m", "gone")
+        self.until_lag(exporter, 10)
         assert self.value(exporter, "up", {"mirror": "hangs"}) is None
-        assert self.value(exporter, "source_highwatermark", {"node_id": "one"}) == 100 + 55 + 90
-        assert exporter.failure() == ""
-
-    def test_an_outage_takes_the_values_away(self, looks: Looks) -> None:
-        """Old ones would look like the present."""
-        exporter = looks.exporter("m")
-        self.until(lambda: self.value(exporter, *self.lag) == 10)
         looks.error = SourceError("it is away")
-        self.until(lambda: self.value(exporter, *self.lag) is None)
+        self.until_lag(exporter, None)
         assert self.value(exporter, "up", {"mirror": "m"}) == 0
         assert str(looks.reported[-1]) == "it is away"
         looks.error = None
-        self.until(lambda: self.value(exporter, "up", {"mirror": "m"}) == 1)
-        self.until(lambda: looks.reported[-1] is None)
-
-    def test_other_mirrors(self, looks: Looks) -> None:
-        """relay.yaml has changed: what is gone has no series, what changed is looked at anew."""
-        exporter = looks.exporter("m", "gone")
-        self.until(lambda: self.value(exporter, "up", {"mirror": "gone"}) == 1)
-        self.until(lambda: self.value(exporter, *self.lag) == 10)
+        self.until_up(exporter, "m")
+        until(lambda: looks.reported[-1] is None, "the end of the outage")
+        self.until_up(exporter, "gone")
         window = MIRROR.window.model_copy(update={"lag_target": 7_000})
-        later = MIRROR.model_copy(update={"window": window})
-        exporter.look_at({"m": later, "new": MIRROR})
-        self.until(lambda: self.value(exporter, "up", {"mirror": "new"}) == 1)
+        exporter.look_at({"m": MIRROR.model_copy(update={"window": window}), "new": MIRROR})
+        self.until_up(exporter, "new")
         target = ("lag_target_seconds", {"mirror": "m", "topic": "orders"})
-        self.until(lambda: self.value(exporter, *target) == 7)
+        until(lambda: self.value(exporter, *target) == 7, "the other target")
         assert self.value(exporter, "up", {"mirror": "gone"}) is None
         assert exporter.failure() == ""
 
@@ -239,8 +227,9 @@ class TestExporter:
     def test_a_bug_makes_it_unhealthy(self, looks: Looks) -> None:
         """Whoever watches the process then knows that it must be restarted."""
         exporter = looks.exporter("m")
-        self.until(lambda: self.value(exporter, *self.lag) == 10)
+        self.until_lag(exporter, 10)
+        assert self.value(exporter, "source_highwatermark", {"node_id": "one"}) == 100 + 55 + 90
         looks.error = ZeroDivisionError()
-        self.until(lambda: exporter.failure() == "no longer looks at m")
+        until(lambda: exporter.failure() == "no longer looks at m", "the failure")
         assert self.value(exporter, *self.lag) is None, "an old value would look like the present"
         assert self.value(exporter, "up", {"mirror": "m"}) == 0

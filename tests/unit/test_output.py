@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 
 from relay_pipelines import settings
 from relay_pipelines.cli import main
@@ -46,9 +45,11 @@ from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan, plan
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS, PartitionLag, Rate, Rates, oldest_seconds
 from relay_pipelines.snapshot.node_selection import NodeState
+from tests.support.config_files import SIDES
 from tests.support.filled import Clock
 from tests.support.independent import until
 from tests.support.run_plans import plan_of, snapshot_of
+from tests.support.wordings import Wordings
 
 
 @pytest.mark.parametrize(
@@ -284,13 +285,7 @@ def test_a_finding_as_a_line_and_as_a_document() -> None:
     assert texts(findings, Severity.DIFFERENCE) == []
 
 
-def cells(table: Table) -> list[list[str]]:
-    return [
-        list(map(str, row)) for row in zip(*(each.cells for each in table.columns), strict=True)
-    ]
-
-
-def test_the_table_of_a_plan_is_a_view() -> None:
+def document_of_a_plan() -> dict[str, Any]:
     snapshot = replace(
         snapshot_of("m", "node1", {"orders": "copy"}, [Position(AT, 0, 1000)]),
         source_topics={"orders": TopicMetadata("orders", "", {0: 1})},
@@ -300,18 +295,11 @@ def test_the_table_of_a_plan_is_a_view() -> None:
             TopicDecision("other", included=False, why="denied"),
         ),
     )
-    document = json_output.plan(plan(snapshot), [Finding.of(LOST)], 0)
-    assert document["findings"] == [Finding.of(LOST).document]
-    (row,) = cells(tables.plan(document))
-    assert (row[:3], row[-1]) == (["orders", "1", "1,000"], "copy (to be created)")
-    assert cells(tables.why(document)) == [
-        ["orders", "yes", "allowed", "copy"],
-        ["other", "no", "denied", ""],
-    ]
+    return json_output.plan(plan(snapshot), [Finding.of(LOST)], 0)
 
 
-def test_the_table_of_the_nodes_is_a_view() -> None:
-    """Every node has a row: what is not known of it is a question mark."""
+def document_of_nodes(chosen: str | None, why: str) -> dict[str, Any]:
+    """One of them does not answer: what is not known of it is a question mark."""
     one, two = Cluster("one", ("a:1", "b:1")), Cluster("two", ("c:1",))
     states = [
         NodeState(one, {AT: 40, TopicPartition("orders", 1): 2}, 3.4),
@@ -321,40 +309,42 @@ def test_the_table_of_the_nodes_is_a_view() -> None:
         NodeVerdict("one", eligible=True, healthy=True),
         NodeVerdict("two", eligible=False, healthy=False, why="it does not answer"),
     ]
-    document = json_output.nodes("m", states, NodeChoice("one", "it is healthy", verdicts))
-    table = tables.nodes(document)
-    assert table.title == "m: one is read: it is healthy"
-    assert cells(table) == [
-        ["one (a:1,b:1)", "yes", "3 ms", "42", "0", "yes", "healthy"],
-        ["two (c:1)", "no", "0 ms", "?", "?", "", "it does not answer"],
-    ]
-    nothing = json_output.nodes("m", states, NodeChoice(None, "none answers", verdicts))
-    assert tables.nodes(nothing).title == "m: no node can be read"
+    return json_output.nodes("m", states, NodeChoice(chosen, why, verdicts))
 
 
-def test_the_table_of_a_run_adds_its_topics_up() -> None:
+def document_of_a_run() -> dict[str, Any]:
+    """Its topics add up."""
     topics = {
         "a": TopicTotals(records=1, size_bytes=1024, reencoded=1, nodes={"one"}),
         "b": TopicTotals(records=3, size_bytes=1024, nodes={"two"}),
     }
     topics["a"].skipped["filtered"] = 2
     topics["b"].skipped["filtered"] = 3
-    document = json_output.run(RunResult("m", "r", topics, copying_seconds=2.0), 0)
-    assert cells(tables.summary(document)) == [
-        ["a", "1", "1.0 KiB", "0", "1", "2 filtered", "one"],
-        ["b", "3", "1.0 KiB", "2", "0", "3 filtered", "two"],
-        ["total", "4", "2.0 KiB", "2", "1", "5 filtered", "one, two"],
-    ]
+    return json_output.run(RunResult("m", "r", topics, copying_seconds=2.0), 0)
 
 
-def test_the_table_of_acls_is_a_view() -> None:
+def document_of_acls() -> dict[str, Any]:
     acl = Acl("copy", Permission.ALLOW, "User:ann", "*", Operation.READ)
-    source = Acl("orders", Permission.ALLOW, "User:ann", "*", Operation.READ)
-    report = AclReport([AclDecision(acl, source, AclState.MISSING)])
-    document = json_output.acls("m", report, applied=False)
-    assert cells(tables.acls(document)) == [
-        ["copy", "ALLOW READ", "User:ann", "*", str(AclState.MISSING), str(source)]
-    ]
+    report = AclReport([AclDecision(acl, replace(acl, resource="orders"), AclState.MISSING)])
+    return json_output.acls("m", report, applied=False)
+
+
+TABLES = {
+    "a plan": tables.plan(document_of_a_plan()),
+    "why": tables.why(document_of_a_plan()),
+    "nodes": tables.nodes(document_of_nodes("one", "it is healthy")),
+    "no node": tables.nodes(document_of_nodes(None, "none answers")),
+    "a run": tables.summary(document_of_a_run()),
+    "ACLs": tables.acls(document_of_acls()),
+}
+
+
+@pytest.mark.parametrize("title", TABLES)
+def test_tables_are_views_of_documents(wordings: Wordings, title: str) -> None:
+    columns = [[str(column.header), *map(str, column.cells)] for column in TABLES[title].columns]
+    rows = [" | ".join(row) for row in zip(*columns, strict=True)]
+    wordings.check(f"table: {title}", "\n".join([str(TABLES[title].title), *rows]))
+    assert document_of_a_plan()["findings"] == [Finding.of(LOST).document]
 
 
 def learn(rates: Rates, moment_ms: int, *positions: tuple[int, int]) -> dict[str, Rate]:
@@ -403,16 +393,11 @@ class TestRates:
         assert rate.seconds_left(lag) == left
 
 
-@pytest.mark.parametrize(
-    ("lags", "seconds"),
-    [
-        *(([], 0.0), ([PartitionLag(0, 0.0)], 0.0), ([PartitionLag(9, None)], None)),
-        ([PartitionLag(5, 3.0), PartitionLag(9, 2.0)], 3.0),
-        ([PartitionLag(5, 3.0), PartitionLag(9, None)], 3.0),
-    ],
-)
-def test_the_oldest_record_of_several(lags: list[PartitionLag], seconds: float | None):
-    assert oldest_seconds(lags) == seconds
+def test_the_oldest_record_of_several():
+    unknown, old, older = PartitionLag(9, None), PartitionLag(9, 2.0), PartitionLag(5, 3.0)
+    assert oldest_seconds([]) == oldest_seconds([PartitionLag(0, 0.0)]) == 0.0
+    lags = [unknown], [older, old], [older, unknown]
+    assert [oldest_seconds(some) for some in lags] == [None, 3.0, 3.0]
 
 
 def watched(topics: int = 1, **changes: Any) -> Watched:
@@ -434,12 +419,7 @@ def watched(topics: int = 1, **changes: Any) -> Watched:
 
 
 ERROR = {"error": "no broker answers", "at": "1970-01-01T00:00:00Z"}
-MIRROR = settings.Mirror.model_validate(
-    {
-        "source": {"nodes": [{"name": "one", "bootstrap_servers": ["127.0.0.1:1"]}]},
-        "destination": {"bootstrap_servers": ["127.0.0.1:1"]},
-    }
-)
+MIRROR = settings.Mirror.model_validate(SIDES)
 
 
 @pytest.mark.parametrize(
@@ -461,34 +441,19 @@ def test_the_outlook(lag: int, age: float | None, left: float | None, outlook: s
 class TestLines:
     """What a log gets."""
 
-    def test_a_mirror(self):
-        assert watching.line(watched(3)) == (
-            "m: copying; waiting: 3 records, the oldest 4.0 s old;"
-            " copied 9/s, new at the source 3/s; keeping up"
-        )
-        assert watching.line(watched(1)) == (
-            "m: up to date; waiting: nothing; copied 3/s, new at the source 1/s"
-        )
-
-    def test_what_is_held_back(self):
-        """A guard is in every line, not in the first one alone."""
-        lost = RetentionPassedError("retention took it")
-        waits = PartitionLag(7, 3.0)
-        held = Held("x", (TopicPartition("a", 0),), lost.what, "", "relay ledger", "", waits)
-        found = watched()
-        line = watching.line(found._replace(page=replace(found.page, held=(held,))))
-        assert line.startswith("m: 1 topic held back; the others: up to date; ")
-        where = "a-0 (7 records, the oldest 3.0 s old)"
-        assert f"; held back: {where}: retention took it; next: relay ledger" in line
-
-    def test_an_error_that_is_over_or_lasts(self):
-        line = watching.line(watched(1, last_error=ERROR))
-        assert line.endswith("1/s; last error at 1970-01-01T00:00:00Z: no broker answers")
-        unknown = Watched(
-            page_unreachable("m", SourceError("no broker answers"), 0, 0), {"last_error": ERROR}
-        )
-        line = watching.line(unknown)
-        assert line == "m: unknown since 1970-01-01T00:00:00Z: no broker answers"
+    def test_a_mirror(self, wordings):
+        """A guard is in every line, not in the first one alone; so is an error, over or not."""
+        waits, at = PartitionLag(7, 3.0), (TopicPartition("a", 0),)
+        held = Held("x", at, "retention took it", "", "relay ledger", "", waits)
+        guarded, away = watched(), SourceError("no broker answers")
+        for title, found in (
+            ("copies", watched(3)),
+            ("is up to date", watched(1)),
+            ("is held back", guarded._replace(page=replace(guarded.page, held=(held,)))),
+            ("had an error", watched(1, last_error=ERROR)),
+            ("is away", Watched(page_unreachable("m", away, 0, 0), {"last_error": ERROR})),
+        ):
+            wordings.check(f"watched: {title}", watching.line(found))
 
 
 def test_an_outage_has_one_beginning(monkeypatch: pytest.MonkeyPatch):

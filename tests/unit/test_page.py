@@ -23,7 +23,7 @@ from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.plan.node_choice import NodeVerdict
-from relay_pipelines.plan.positions import ANOTHER_LOG, Position, lag_records
+from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
 from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.protocol.open_transactions import OpenTransaction
@@ -31,18 +31,14 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.lag import PartitionLag
 from scripts import reference
+from tests.support.config_files import SIDES
 from tests.support.doc_blocks import ROOT
 from tests.support.run_plans import snapshot_of
 from tests.support.tables import titled
+from tests.support.wordings import Wordings
 
 NOW = 10_000_000
-MIRROR = Mirror.model_validate(
-    {
-        "source": {"nodes": [{"name": "one", "bootstrap_servers": ["a:1"]}]},
-        "destination": {"bootstrap_servers": ["b:1"]},
-        "window": {"lag_target": "10m", "every": "5s"},
-    }
-)
+MIRROR = Mirror.model_validate({**SIDES, "window": {"lag_target": "10m", "every": "5s"}})
 
 
 def at(topic: str, partition: int = 0) -> TopicPartition:
@@ -77,9 +73,11 @@ def look_at(
         for position in positions
         if position.topic_partition.topic in committed
     }
-    topics = {position.topic_partition.topic for position in positions}
-    snapshot = snapshot_of("m", "one", {topic: topic for topic in topics}, positions, MIRROR)
+    topics = {
+        position.topic_partition.topic: position.topic_partition.topic for position in positions
+    }
     decisions = [TopicDecision(topic, included=True, why="") for topic in topics]
+    snapshot = snapshot_of("m", "one", topics, positions, MIRROR)
     snapshot = replace(snapshot, checkpoints=checkpoints, decisions=decisions, **changes)
     return Look(snapshot, lags, 0, NOW, hidden or [])
 
@@ -96,7 +94,9 @@ def recreated(topic: str, partition: int = 0) -> Position:
     return Position(at(topic, partition), 0, 5, 108, recreated=True, mirror="m")
 
 
-QUEUED = {"a": 700}
+QUEUED, FAILING = {"a": 700}, {"a": 800, "b": 3}
+LATE, OLD = {"a": 700, "b": 700}, {"a": 5_000, "b": 5_000}
+NOT_COPIED, RECREATED = ["NotCopied a"], ["TopicRecreatedError a"]
 STATES_FOUND = [
     ("nothing waits", [copied("a")], {}, {"a": 7_200}, State.UP_TO_DATE, []),
     ("a commit a moment ago", [waiting("a")], {"a": 300}, {"a": 4}, State.COPYING, []),
@@ -106,22 +106,10 @@ STATES_FOUND = [
     ("nobody ever has, and it is new", [waiting("a")], {"a": 2}, {}, State.NOT_COPYING, []),
     ("a topic is new", [waiting("a"), copied("b")], {"a": 2}, {"b": 30}, State.COPYING, []),
     ("too slow", [waiting("a")], {"a": 601}, {"a": 4}, State.BEHIND, []),
-    (
-        *("one topic fails in each run", [waiting("a"), copied("b")], {"a": 700}),
-        *({"a": 800, "b": 3}, State.UP_TO_DATE, ["NotCopied a"]),
-    ),
-    (
-        *("one topic fails, and another one is late", [waiting("a"), waiting("b")]),
-        *({"a": 700, "b": 700}, {"a": 800, "b": 3}, State.BEHIND, ["NotCopied a"]),
-    ),
-    (
-        *("a guard does not make the others stand still", [recreated("a"), copied("b")]),
-        *({"a": 5_000}, {"a": 5_000, "b": 5_000}, State.UP_TO_DATE, ["TopicRecreatedError a"]),
-    ),
-    (
-        *("a guard holds all", [recreated("a")], {}, {"a": 9}),
-        *(State.HELD_BACK, ["TopicRecreatedError a"]),
-    ),
+    ("one fails", [waiting("a"), copied("b")], QUEUED, FAILING, State.UP_TO_DATE, NOT_COPIED),
+    ("... another is late", [waiting("a"), waiting("b")], LATE, FAILING, State.BEHIND, NOT_COPIED),
+    ("a guard holds one", [recreated("a"), copied("b")], OLD, OLD, State.UP_TO_DATE, RECREATED),
+    ("a guard holds all", [recreated("a")], {}, {"a": 9}, State.HELD_BACK, RECREATED),
     ("nothing is selected", [], {}, {}, State.NO_TOPIC, []),
 ]
 
@@ -176,16 +164,16 @@ def test_who_copies() -> None:
 class TestHeld:
     """What is held back."""
 
-    def test_topic_partitions_are_joined_by_reason(self) -> None:
-        """One item per topic and reason, with what waits in all of its topic-partitions."""
+    def test_reasons(self) -> None:
+        """One item per topic and reason, with what waits in all of its topic-partitions.
+
+        One for all topics is one item; losses come first; a refused topic is held as a whole.
+        """
         look = look_at([recreated("a"), recreated("a", 1), recreated("b")], {"a": 30})
         first, second = page_of(look).held
         assert first.topic_partitions == (at("a"), at("a", 1))
         assert (first.lag, second.topics) == (PartitionLag(10, 30), ["b"])
         assert first.command == "relay ledger --mirror m --topic a --last 5"
-
-    def test_reasons(self) -> None:
-        """One for all topics is one item; losses come first; a refused topic is held as a whole."""
         lost = [replace(copied(name), ledger_lost=True, mirror="m") for name in "abcde"]
         (held,) = page_of(look_at(lost)).held
         assert (held.reason, held.command) == ("LedgerLostError", "relay restore --mirror m")
@@ -204,7 +192,7 @@ class TestHeld:
     def test_transactions(self) -> None:
         """Only what is open for longer than the target, or than a copy's own may be."""
         since = NOW - 700_000
-        opened = replace(copied("a"), high_watermark=150, open_since_ms=since)
+        opened = replace(OPENED, open_since_ms=since)
         fresh = replace(copied("b"), high_watermark=150, open_since_ms=NOW - 9_000)
         hidden = [
             OpenTransaction(OffsetRange(at("a"), 5, 9), 7, "x", since),
@@ -231,88 +219,44 @@ class TestHeld:
         assert then in held.remedy
 
 
-class TestText:
-    """How `relay status` reads."""
+OPENED = replace(copied("a"), high_watermark=150, open_since_ms=NOW - 9_000)
+SILENT = NodeVerdict("two", eligible=False, healthy=False, why="silent")
+UP_TO_DATE: Any = [copied("a")], {}, {"a": 1}
+PAGES = {
+    "a healthy mirror": page_of(look_at([waiting("a")], {"a": 4.0}, {"a": 3.0})),
+    "an open transaction": page_of(look_at([OPENED], {}, {"a": 3})),
+    "nobody copies yet": page_of(look_at([waiting("a")], {"a": 90})),
+    "a node that is behind": replace(page_of(look_at(*UP_TO_DATE)), node_behind=1_020),
+    "what is held back stands first": page_of(
+        look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3})
+    ),
+    "a node cannot be read": page_of(look_at(*UP_TO_DATE, verdicts=[SILENT])),
+    "an outage has no numbers": page_unreachable("m", SourceError("no answer"), NOW, 0),
+}
 
-    def test_lines(self) -> None:
-        """Three of a healthy mirror; an open transaction, no copier, a node that is behind."""
-        page = page_of(look_at([waiting("a")], {"a": 4.0}, {"a": 3.0}))
-        assert list(page_view.text(page)) == [
-            "m: copying",
-            "  waiting    60 records, the oldest 4.0 s old",
-            "  copied by  run run-1 from node one; last commit 3.0 s ago",
-        ]
-        opened = replace(copied("a"), high_watermark=150, open_since_ms=NOW - 9_000)
-        page = page_of(look_at([opened], {}, {"a": 3}))
-        assert list(page_view.text(page))[2] == (
-            "  open       50 records, the oldest 9.0 s old:"
-            " a transaction at the source has not ended"
-        )
-        lines = list(page_view.text(page_of(look_at([waiting("a")], {"a": 90}))))
-        assert lines[0] == "m: not copying"
-        assert lines[2] == "  copied by  nobody yet; node one would be read"
-        assert lines[3:] == [
-            "  next       relay run --mirror m",
-            "  read       the page 'RelayStalled' of the documentation",
-        ]
-        page = replace(page_of(look_at([copied("a")], {}, {"a": 1})), node_behind=1_020)
-        assert "from node one, itself 1,020 behind; last commit" in page_view.copier(page)
 
-    def test_what_is_held_back_stands_first(self) -> None:
-        """With the reason, what to do in the end, the command to begin with, and where to read."""
-        page = page_of(look_at([recreated("a"), copied("b")], {"a": 30}, {"b": 3}))
-        why = ANOTHER_LOG
-        then = page_of(look_at([recreated("a")])).held[0].remedy
-        assert page.held[0].runbook == (
-            "section 'TopicRecreatedError' of the page 'RelayGuard' of the documentation"
-        )
-        assert list(page_view.text(page, "relay -c my.yaml")) == [
-            "m: 1 topic held back; the others: up to date",
-            "  held back  a-0 (5 records, the oldest 30 s old)",
-            f"    why      {why}",
-            "    next     relay -c my.yaml ledger --mirror m --topic a --last 5",
-            f"    then     {then}",
-            f"    read     {page.held[0].runbook}",
-            "  waiting    5 records, the oldest 30 s old",
-            "  copied by  run run-1 from node one; last commit 3.0 s ago",
-        ]
+@pytest.mark.parametrize("title", PAGES)
+def test_how_a_page_reads(wordings: Wordings, title: str) -> None:
+    """Every number, name and command of `relay status` is on Dagster's page, too."""
+    wordings.check(f"page: {title}", "\n".join(page_view.text(PAGES[title], "relay -c my.yaml")))
+    shown = page_view.markdown(PAGES[title])
+    _, *lines = page_view.text(PAGES[title])
+    assert [line for line in lines if line[13:] not in shown] == []
 
-    def test_a_node_that_cannot_be_read_is_named(self) -> None:
-        """The copy goes on from another one, and nobody else says that it is the last."""
-        silent = NodeVerdict("two", eligible=False, healthy=False, why="silent")
-        verdicts = NodeVerdict("one", eligible=True, healthy=True), silent
-        page = page_of(look_at([copied("a")], {}, {"a": 1}, verdicts=verdicts))
-        (note,) = map(str, page.findings)
-        assert note == "node two cannot be read now: silent; see `relay nodes`"
-        assert any(note in line for line in page_view.text(page))
 
-    def test_an_outage(self) -> None:
-        """It has no numbers: zero records would say that nothing waits, and nobody knows."""
-        page = page_unreachable("m", SourceError("no answer"), NOW, 0)
-        assert list(page_view.text(page)) == [
-            "m: unknown since 1970-01-01T00:00:00Z",
-            "  error      no answer",
-            "  next       relay check --mirror m",
-            "  read       the page 'RelayClusterAway' of the documentation",
-        ]
-        assert "no answer" in page_view.markdown(page)
-        document = json_output.page(page)
-        numbers = ("lag_records", "lag_seconds", "open_transaction_records", "node_behind")
-        assert [document[key] for key in numbers] == [None] * 4
-
-    def test_markdown_and_json_have_the_same_facts(self) -> None:
-        """Every number, name and command of the text is on Dagster's page, and in the document."""
-        page = page_of(look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3}))
-        shown = page_view.markdown(page)
-        for line in page_view.text(page):
-            assert line[13:] in shown
-        assert "\n- **held back** a-0 (5 records, the oldest 30 s old)\n  - **why** the" in shown
-        document = json_output.page(page)
-        (held,) = document["held"]
-        found = [held[key] for key in ("topic_partitions", "lag_records", "lag_seconds")]
-        assert found == [["a-0"], 5, 30]
-        assert (document["state"], document["lag_records"]) == ("copying", 65)
-        assert document["copied_by"]["committed_at"] == "1970-01-01T02:46:37Z"
+def test_the_document_has_the_same_facts() -> None:
+    """Of an outage nothing: zero records would say that nothing waits, and nobody knows."""
+    document = json_output.page(PAGES["an outage has no numbers"])
+    numbers = ("lag_records", "lag_seconds", "open_transaction_records", "node_behind")
+    assert [document[key] for key in numbers] == [None] * 4
+    document = json_output.page(PAGES["what is held back stands first"])
+    (held,) = document["held"]
+    found = [held[key] for key in ("topic_partitions", "lag_records", "lag_seconds")]
+    assert found == [["a-0"], 5, 30]
+    assert (document["state"], document["lag_records"]) == ("copying", 65)
+    assert document["copied_by"]["committed_at"] == "1970-01-01T02:46:37Z"
+    (note,) = map(str, PAGES["a node cannot be read"].findings)
+    assert note == "node two cannot be read now: silent; see `relay nodes`"
 
 
 class TestRunbooks:

@@ -36,6 +36,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.recent_configs import RecentConfigs, TopicConfigs
 from relay_pipelines.user_sources import Sources
 from tests.copying import copy_as_it_is
+from tests.support.config_files import SIDES
 from tests.support.copies_in_memory import (
     AT,
     DESTINATION,
@@ -72,9 +73,7 @@ def test_when_configurations_are_asked_for() -> None:
 
 def test_nothing_is_written_while_another_deployment_copies() -> None:
     """It looks once, and accepts no loss: whoever copies may hold it back."""
-    nobody: dict[str, Any] = {"bootstrap_servers": ["127.0.0.1:1"]}
-    sides: dict[str, Any] = {"source": {"nodes": [{"name": "n", **nobody}]}, "destination": nobody}
-    mirror = Mirror.model_validate(sides | {"on_data_loss": OnDataLoss.CONTINUE})
+    mirror = Mirror.model_validate({**SIDES, "on_data_loss": OnDataLoss.CONTINUE})
     lost = Position(TopicPartition("a", 0), low_watermark=3, end_offset=5, next_offset=1)
     looks: Iterator[ClusterSnapshot] = iter([snapshot_of("m", "n", {"a": "a"}, [lost], mirror)])
     found = prepare_snapshot(lambda: next(looks), waits=lambda snapshot: bool(snapshot.lost))
