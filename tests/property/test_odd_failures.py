@@ -89,6 +89,25 @@ def last_record(source: FakeCluster) -> Fingerprint:
     return fingerprint_of(list(decode(memoryview(source.logs["a"].entries[0].data)))[-1])
 
 
+def test_a_late_batch_cannot_follow_the_abort() -> None:
+    """An abort takes a new epoch: after EndTxn, what is in flight would open a transaction."""
+    ends: list[bool] = []
+
+    class Noting(FakeCluster):
+        def _end(self, asked: Any) -> Any:
+            ends.append(asked.committed)
+            return super()._end(asked)
+
+    source, copies = filled((0, 10), (10, 20), (20, 30)), destination("a")
+    copies.__class__ = Noting
+    corrupt(source, 2)
+    with served(source=source, destination=copies):
+        (outcome,) = copy_as_it_is(job(), [whole("a", 30)], Clock())
+    assert outcome.status is Status.FAILED
+    assert False not in ends
+    assert [(each.epoch, each.topics) for each in copies.ids.values()] == [(1, set())]
+
+
 def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
     """The last kept record comes from an earlier fetch, whose bytes the chunk's end overwrites."""
     source, copies, wanted = filled((0, 5), (5, 10), (10, 20)), destination("a"), [whole("a", 20)]
