@@ -98,23 +98,44 @@ class _Ledger:
     Args:
         records: all of them. Those of replays that nobody can read are left out.
         vouched: those for which checkpoints vouch.
+        forged: those that no checkpoint leads to.
         heads: those of the checkpoints.
     """
 
     records: Sequence[LedgerRecord]
     vouched: Sequence[LedgerRecord]
+    forged: Sequence[LedgerRecord]
     heads: Heads
 
 
 def _read(client: ClusterClient, since: Since = None) -> _Ledger:
     """Read what the ledger has got since; all of it, once open transactions have ended, if None."""
-    mirror, settled = client.mirror, since is None
-    # before the ledger, which then has every entry that a head leads to
-    heads = client.retry(partial(read_heads, client, mirror, settled=settled))
-    records = read_ledger(
-        client, since, settled=settled, with_replays=True, only_own_must_be_entries=True
+    settled = since is None
+    ask_heads = partial(read_heads, client, client.mirror, settled=settled)
+    ask_records = partial(
+        read_ledger,
+        client,
+        since,
+        settled=settled,
+        with_replays=True,
+        only_own_must_be_entries=True,
     )
-    return _Ledger(records, vouched_records(records, heads), heads)
+    # before the ledger, which then has every entry that a head leads to
+    heads = client.retry(ask_heads)
+    records = ask_records()
+    vouched = vouched_records(records, heads)
+    forged = _without(records, vouched)
+    if forged and settled:  # or they were committed since the heads were read
+        heads_since = client.retry(ask_heads)
+        forged = _without(forged, vouched_records(ask_records(), heads_since))
+    return _Ledger(records, vouched, forged, heads)
+
+
+def _without(
+    records: Iterable[LedgerRecord], vouched: Iterable[LedgerRecord]
+) -> list[LedgerRecord]:
+    known = {(record.at, record.offset) for record in vouched}
+    return [record for record in records if (record.at, record.offset) not in known]
 
 
 def _count(
@@ -159,11 +180,9 @@ def _count(
             explain(result, histories[tp], generation)
             _explain_expired(result, generation, mirror, ledger, before)
         result.gaps = _gaps(result, histories[tp])
-    vouched = {(record.at, record.offset) for record in ledger.vouched}
-    for record in ledger.records:
+    for record in ledger.forged:
         entry = record.entry
-        found = counted.get(entry.source.topic_partition)
-        if found and (record.at, record.offset) not in vouched:
+        if found := counted.get(entry.source.topic_partition):
             is_of_range = entry.source.overlaps(found.range)
             generation = generations.get(entry.source.topic_partition, 0)
             found.forged += entry.generation == generation and is_of_range

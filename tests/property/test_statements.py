@@ -154,9 +154,10 @@ class TestWhatIsForeign:
         with patch.object(against_statement, "count_ranges", after_a_commit):
             assert differences(world.audit()) == []
 
-    def test_a_replay_commits_while_a_window_is_counted(self, world: World) -> None:
+    @pytest.mark.parametrize("step", ["_read", "read_heads"])
+    def test_a_replay_commits_while_a_window_is_counted(self, world: World, step: str) -> None:
         """One chunk after each look at the ledger; the record of nobody is found all the same."""
-        reading, ends = window_recount._read, iter((5, 10))
+        reading, ends = getattr(window_recount, step), iter((5, 10))
 
         def before_a_commit(*told: Any, **more: Any) -> Any:
             found = reading(*told, **more)
@@ -164,7 +165,7 @@ class TestWhatIsForeign:
                 world.replay(end)
             return found
 
-        with patch.object(window_recount, "_read", before_a_commit):
+        with patch.object(window_recount, step, before_a_commit):
             assert world.recount().problems == []
         world.write(99)
         assert (world.recount().tally.foreign, world.recount().tally.unattributed) == (1, 0)
