@@ -18,6 +18,7 @@ from relay_pipelines.ledger.chain import (
     not_of_checkpoint,
     not_vouched,
     verify_chains,
+    vouched,
     vouched_records,
 )
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
@@ -121,7 +122,12 @@ def read_verified_ledger(sides: Sides, copies: Iterable[TopicPartition] = ()) ->
     for broken in not_vouched(others, replays):
         tp = broken.topic_partition
         chains.setdefault(tp, Chain(tp)).breaks.append(broken)
-    counted = [record for chain in chains.values() for record in chain.records] + replays
+    counted = [
+        record
+        for tp, chain in chains.items()
+        # what is before a break is in its chain, and vouches for nothing
+        for record in (vouched(chain.records, own_heads.get(tp)) if chain.breaks else chain.records)
+    ] + replays
     entries = [record.entry for record in counted]
     return VerifiedLedger(
         *(sides.name, cluster_id, chains, found, before, entries),

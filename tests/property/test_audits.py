@@ -18,11 +18,13 @@ from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.chain import Chain
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.records import encode
 from relay_pipelines.sides import Sides
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import AT, Clock, filled, job, served, whole
-from tests.support.findings import differences, notes
+from tests.support.fake_cluster import put
+from tests.support.findings import compared, differences, notes
 from tests.support.world import BATCHES, World
 
 
@@ -149,6 +151,28 @@ def test_compacted_topics_with_one_destination(world: World) -> None:
     assert {each.rule for each in audit.partitions.values()} == {f"not compared: {rule}"}
     assert (len(audit.partitions), differences(audit)) == (2, [])
     assert str(audit.verdict).endswith(f"records compared: {rule}")
+
+
+def test_an_entry_before_a_break_claims_nothing_of_another_topic(world: World) -> None:
+    """Where the first entries of b have expired, somebody writes one over a record in a."""
+    world.source.logs["b"] = filled((100, 105), (105, 110), topics="b").logs["b"]
+    world.copies.create("b")
+    with served(source=world.source, destination=world.copies):
+        (outcome,) = copy_as_it_is(job(chunk_bytes=1), [whole("b", 10)], Clock())
+    assert outcome.error == ""
+    first = world.ledger().chains[TopicPartition("b", 0)].records[0].entry
+    world.expire(lambda entry: entry.source == first.source)
+    end = world.copies.logs["a"].end
+    world.write(99)
+    offsets = OffsetRange(AT, end, end + 1)
+    forged = replace(first, destination=offsets, records=1, producer_id=-1)
+    put(world.copies, ledger_topic.TOPIC, encode(*ledger_topic.to_record(forged)))
+    with world.answering():
+        sides = Sides("m", world.mirror, Clock())
+        audit = compared(begin(sides, AuditRequest(level=Level.RECOUNT, topics=("a",))))
+    found = audit.partitions[AT].recount
+    assert found is not None
+    assert (found.tally.foreign, audit.exit_code) == (1, 4)
 
 
 @pytest.mark.parametrize("name", ["source", "renamed"])
