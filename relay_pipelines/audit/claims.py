@@ -103,7 +103,7 @@ class Claims:
                 key = to, entry.source.topic_partition, entry.generation
                 self._begun[key] = entry
         for chunks in self._chunks.values():
-            chunks.sort(key=lambda entry: entry.destination)
+            chunks[:] = sorted(_of_this_log(chunks), key=lambda entry: entry.destination)
         self._indices = {
             to: RangeIndex([entry.destination for entry in chunks])
             for to, chunks in self._chunks.items()
@@ -194,17 +194,39 @@ class Claims:
             created: topic -> its id, of those that the mirror has created.
         """
         begun: dict[TopicPartition, int] = defaultdict(int)
-        for (to, _, _), entry in self._begun.items():
+        anew: dict[TopicPartition, int] = defaultdict(int)
+        for (to, tp, _), entry in self._begun.items():
             begun[to] = max(begun[to], entry.destination.end)
+            anew[tp] = max(anew[tp], entry.number)
         parts = []
         for to, known in sorted(self._accounted.items()):
-            first = next(iter(self._starts.get(to, [])), known.end)
+            # copies of former generations are counted by nobody: what is among them, by this part
+            starts = (
+                entry.destination.start
+                for entry in self._chunks.get(to, [])
+                if entry.mirror == self._mirror
+                if entry.number >= anew[entry.source.topic_partition]
+            )
+            first = next(starts, known.end)
             start = begun[to] if begun[to] <= first else 0
             before, source = OffsetRange(to, start, first), range_of(to)
             if source is not None and not known.start and len(before):
                 others, created_id = self._others(before), created.get(to.topic, "")
                 parts.append(RecountPart(source, before, others=others, created_id=created_id))
         return parts
+
+
+def _of_this_log(chunks: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
+    """Yield the chunks that are not of a topic which was created again since.
+
+    In one log, the chunks of a source follow each other.
+    """
+    firsts: dict[tuple[str, TopicPartition], int] = {}
+    for entry in sorted(chunks, key=lambda each: (each.number, each.destination), reverse=True):
+        source, start = (entry.mirror, entry.source.topic_partition), entry.destination.start
+        if start <= firsts.get(source, start):
+            firsts[source] = start
+            yield entry
 
 
 def _groups(entries: Sequence[LedgerEntry], size_bytes: int | None) -> list[list[LedgerEntry]]:

@@ -34,6 +34,21 @@ from tests.support.findings import differences, notes
 from tests.support.world import MADE_AT, World
 
 
+def lose(world: World, *, copies: bool = False) -> None:
+    """Accept a loss after which all is copied again; the copies may be what is lost."""
+    last, newest = checkpoints_of(world.copies)[-1], chains(world.copies)[AT].records[-1].entry
+    moved = replace(last, next_offset=0, leader_epoch=-1, leader_epoch_end=-1, fingerprint=None)
+    moved = replace(moved, generation=last.generation + 1, copies=None if copies else last.copies)
+    end = 0 if copies else newest.destination.end
+    if copies:
+        world.copies.create("a")
+    gap = replace(newest, source=OffsetRange(AT, 0, 0), destination=OffsetRange(AT, end, end))
+    gap = replace(gap, records=0, gap="the topic was deleted and created again")
+    moved, entry = ledger_topic.chained(moved, gap)
+    put(world.copies, ledger_topic.TOPIC, encode(*entry))
+    put(world.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(moved)))
+
+
 def foreign(world: World) -> int:
     """How many records the recount of an audit takes for nobody's."""
     found = world.audited().recount
@@ -170,6 +185,28 @@ class TestWhatIsForeign:
         world.write(99)
         assert (world.recount().tally.foreign, world.recount().tally.unattributed) == (1, 0)
 
+    def test_records_after_the_copies_of_a_topic_that_was_created_again(self, world: World) -> None:
+        """Chunks of the former one, at these offsets, hide none of them."""
+        world.copy(20)
+        lose(world, copies=True)
+        world.copy(5)
+        assert (differences(world.audited()), notes(world.audited())) == ([], [])
+        world.write(98)
+        world.write(99)
+        assert foreign(world) == 2
+        log = world.copies.logs["a"]
+        doubled = log.entries[0].header._replace(base_offset=log.end)
+        log.entries.append(replace(log.entries[0], header=doubled))
+        assert foreign(world) == 7, "the producer of the former chunks has written them"
+
+    def test_records_before_what_is_copied_again(self, world: World) -> None:
+        """They are after the copies of another generation, which nobody counts any more."""
+        lose(world)
+        world.write(99)
+        world.copy(10)
+        said = "records in a-0 before the first copy, or where there is none: 1"
+        assert (differences(world.audited()), notes(world.audited())) == ([], [said])
+
     @pytest.mark.parametrize("value", [b"rubbish", b'{"version":99}'])
     def test_a_replay_whose_entry_nobody_can_read(self, world: World, value: bytes) -> None:
         """The window check of the mirror does without it; an audit names it."""
@@ -230,14 +267,7 @@ def test_a_tampered_destination(
 def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
     """The same source offsets are copied again then; what was attested is still there."""
     world.attest()
-    last, newest = checkpoints_of(world.copies)[-1], chains(world.copies)[AT].records[-1].entry
-    moved = replace(last, next_offset=0, leader_epoch=-1, leader_epoch_end=-1, fingerprint=None)
-    end = newest.destination.end
-    gap = replace(newest, source=OffsetRange(AT, 0, 0), destination=OffsetRange(AT, end, end))
-    gap = replace(gap, records=0, gap="the topic was deleted and created again")
-    moved, entry = ledger_topic.chained(moved, gap)
-    put(world.copies, ledger_topic.TOPIC, encode(*entry))
-    put(world.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(moved)))
+    lose(world)
     world.copy(10)
     audit = world.audit()
     assert (differences(audit), audit.tally.compared) == ([], 15)
