@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
@@ -224,13 +225,18 @@ class OwnBatches:
 
     def __init__(self, chunks: Sequence[ChunkCopies]) -> None:
         self._chunks = chunks
+        self._most_ends = list(accumulate((chunk.end for chunk in chunks), max))
 
     def include(self, span: FetchedSpan) -> bool:
         """Whether the span holds records of a chunk."""
         if span.run is None or span.skipped is not None:
             return False
         index = bisect_right(self._chunks, span.start, key=lambda chunk: chunk.start) - 1
-        if index < 0:
-            return False
-        chunk = self._chunks[index]
-        return span.start < chunk.end and chunk.producer_id in {-1, span.run.first.producer_id}
+        # chunks of several partitions that are pinned to one may overlap
+        while index >= 0 and self._most_ends[index] > span.start:
+            chunk = self._chunks[index]
+            is_of_producer = chunk.producer_id in {-1, span.run.first.producer_id}
+            if is_of_producer and span.start < chunk.end:
+                return True
+            index -= 1
+        return False

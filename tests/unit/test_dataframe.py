@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from relay_pipelines.dataframe.stream_offsets import (
     refuse_other_topics,
 )
 from relay_pipelines.errors import ConfigError, DataLossError, UnsupportedError
-from relay_pipelines.ledger.accounted import ChunkCopies
+from relay_pipelines.ledger.accounted import ChunkCopies, OwnBatches
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 
 CLUSTER = Cluster("one", ("127.0.0.1:1",))
@@ -140,6 +141,19 @@ def test_chunks_are_not_cut() -> None:
         assert [part.chunks for part in parts] == expected
         bounds = [(some[0][0], some[-1][1]) for some in expected]
         assert [(part.wanted.start, part.wanted.end) for part in parts] == bounds
+
+
+def test_chunks_that_overlap() -> None:
+    """Of partitions that are pinned to one: each has the batches of its producer."""
+    own = OwnBatches([ChunkCopies(0, 20, 1), ChunkCopies(5, 9, 2), ChunkCopies(7, 15, 3)])
+
+    def included(start: int, producer_id: int) -> bool:
+        run = SimpleNamespace(first=SimpleNamespace(producer_id=producer_id))
+        return own.include(cast("Any", SimpleNamespace(start=start, run=run, skipped=None)))
+
+    found = {who: [at for at in range(25) if included(at, who)] for who in (1, 2, 3, 4)}
+    expected = {1: range(20), 2: range(5, 9), 3: range(7, 15), 4: ()}
+    assert found == {who: [*offsets] for who, offsets in expected.items()}
 
 
 @pytest.mark.parametrize(
