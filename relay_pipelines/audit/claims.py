@@ -208,9 +208,9 @@ class Claims:
                 if entry.number >= anew[entry.source.topic_partition]
             )
             first = next(starts, known.end)
-            start = begun[to] if begun[to] <= first else 0
-            before, source = OffsetRange(to, start, first), range_of(to)
-            if source is not None and not known.start and len(before):
+            start = max(begun[to] if begun[to] <= first else 0, known.start)
+            before, source = OffsetRange(to, start, max(start, first)), range_of(to)
+            if source is not None and len(before):
                 others, created_id = self._others(before), created.get(to.topic, "")
                 parts.append(RecountPart(source, before, others=others, created_id=created_id))
         return parts

@@ -141,6 +141,19 @@ class TestWhatIsForeign:
             for line in (differences(world.audited())[0], *differences(world.audit())):
                 assert line.endswith(ends)
 
+    def test_records_after_what_has_expired_and_before_the_first_copy(self, tmp_path: Path) -> None:
+        """Of where a replay wrote, nobody knows any more; of what follows, the ledger does."""
+        world = World(tmp_path)
+        world.replay(5)
+        world.write(99)
+        world.copy(10)
+        world.expire(lambda entry: entry.mirror != "m")
+        now_ms = Clock().now_ms() + MONTH_MS
+        with patch.object(Clock, "now_ms", lambda _: now_ms):
+            found = world.audited()
+        said = "records in a-0 before the first copy, or where there is none: 1"
+        assert (differences(found), notes(found)) == ([], [said])
+
     @pytest.mark.parametrize("days", [0, 365])
     def test_a_checkpoint_alone_excuses_nothing(self, world: World, days: int) -> None:
         """Nor one that says that its entries are old: the copies after them are known."""
