@@ -73,6 +73,7 @@ def rounds(count: int) -> Iterator[None]:
     with (
         patch.object(StoppableClock, "sleep", pauses),
         patch.object(other_writers, "QUIET_SECONDS", 0.0),
+        patch.object(other_writers, "_INTERVALS", 0.0),
     ):
         yield
 
