@@ -88,6 +88,24 @@ def test_pages_are_current() -> None:
     assert named == [error.__name__ for error in reference.all_errors()]
 
 
+def test_the_tests_that_pages_name_exist() -> None:
+    """A proof that names a test which is gone shows nothing."""
+    sources = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    known = {
+        name
+        for path, text in sources.items()
+        for test in re.findall(r"^ *(?:def|class) (test_\w+|Test\w+)", text, re.MULTILINE)
+        for name in (test, f"{path.relative_to(ROOT / 'tests')}::{test}")
+    }
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in (ROOT / "docs").rglob("*.md")
+        for name in re.findall(r"`((?:\w+/\w+\.py::)?(?:test_|Test)\w+)`", page.read_text())
+        if name not in known
+    ]
+    assert missing == []
+
+
 def test_the_reference_has_every_key_metric_and_error() -> None:
     """A few of each, to see that the generator finds what is nested."""
     pages = reference.pages()
