@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: configuration, metrics, errors, record formats.
+"""Writes docs/reference from the code: configuration, commands, metrics, errors, record formats.
 
 Run `.venv/bin/python -m scripts.reference` after a change; a test compares the pages with the code.
 """
@@ -9,16 +9,19 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
+import typer.core
+import typer.main
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from relay_pipelines import errors, model
+from relay_pipelines.cli.app import app
 from relay_pipelines.ledger import checkpoint, ledger_topic, offset_runs
 from relay_pipelines.metrics import METRICS, PREFIX
 from relay_pipelines.settings import Settings
@@ -55,6 +58,7 @@ def pages() -> dict[str, str]:
         name: f"{_GENERATED}{text.strip()}\n"
         for name, text in (
             ("configuration.md", _configuration()),
+            ("commands.md", _commands()),
             ("metrics.md", _metrics()),
             ("errors.md", _errors()),
             ("formats.md", _formats()),
@@ -169,6 +173,33 @@ def _default(field: FieldInfo) -> str:
 def _scaled(value: int, units: tuple[tuple[str, int], ...]) -> str:
     unit, factor = next((one for one in units if value % one[1] == 0), ("", 1))
     return f"{value // factor}{unit}"
+
+
+def _commands() -> str:
+    text = """# Every command and option
+What `--help` says; [commands](../cli.md) has an example of each.
+"""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    for name, command in (("", group), *group.commands.items()):
+        text += f"\n## `{f'relay {name}'.strip()}`\n{_one_line(command.help)}\n"
+        rows = [_option(vars(one)) for one in command.params if one.param_type_name == "option"]
+        if rows:
+            text += "\n" + _table(("option", "meaning"), iter(rows)) + "\n"
+    return text
+
+
+def _option(option: dict[str, Any]) -> tuple[str, str]:
+    """The spellings of an option, and its help with the default, which is none for a flag."""
+    default = option["default"]
+    text = option["help"]
+    if default is not None and not isinstance(default, bool | Callable):
+        shown = default.value if isinstance(default, Enum) else default
+        text += f" Default: `{shown}`."
+    spellings = [f"`{one}`" for one in option["opts"]]
+    if option["metavar"]:
+        spellings[0] = f"`{option['opts'][0]} {option['metavar']}`"
+    return ", ".join(spellings), text
 
 
 def _metrics() -> str:

@@ -1,6 +1,6 @@
 """A move, step by step: each command reads the record, does what is left, and writes the next one.
 
-docs/move.md says what is true in each state, and what a kill between any two steps leaves.
+docs/groups-and-moves.md says why, and what a kill between any two steps leaves.
 """
 
 from __future__ import annotations

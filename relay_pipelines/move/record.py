@@ -1,8 +1,8 @@
 """Where a move stands: one record at the destination, and what each command may do in which state.
 
-docs/move.md has the invariant **C** of the states, and its interleavings. Who writes the record
-takes a transactional id over, reads the record, and commits the next one: each record follows from
-the one before it, and whoever was overtaken writes no more.
+docs/groups-and-moves.md has the invariant **C** of the states, and its interleavings. A writer of
+the record takes a transactional id over, reads the record, and commits the next one: each record
+follows from the one before it, and a writer that was overtaken writes no more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The way back: what was written at the destination since the cut comes home, exactly once.
 
 A mirror of its own copies it (`way_back_mirror`), by the same tasks and with the same proof as any
-other. docs/move.md argues why no record comes home twice, and none of the source's own.
+other. docs/groups-and-moves.md argues why no record comes home twice, and none of the source's own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps groups up to date at the destination, until they move there.
 
-docs/offsets.md has the invariant **F**, which says what may be committed, and its interleavings.
+docs/groups-and-moves.md has the invariant **F**, which says what may be committed.
 """
 
 from __future__ import annotations

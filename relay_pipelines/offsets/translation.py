@@ -1,6 +1,6 @@
 """From the offsets of one side to those of the other, by the ledger of a mirror; no I/O.
 
-docs/offsets.md defines what is translated to what, and argues why nothing is lost.
+docs/groups-and-moves.md defines what is translated to what, and argues why nothing is lost.
 """
 
 from __future__ import annotations

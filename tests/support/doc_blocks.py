@@ -33,6 +33,9 @@ CANNOT_RUN = {
     "relay offsets ": "no group has committed anything",
     "relay schemas ": "there is no schema registry",
     "relay move ": "producers and consumers would move",
+    "relay acls": "the brokers have no authorizer; tests/integration/test_acls.py has some",
+    "relay expectations ": "relay.yaml has none; tests/integration/test_expectations.py runs it",
+    "relay spark ": "tests/integration/test_connect_server.py starts one",
     "relay reset ": "every copy is where relay.yaml wants it",
 }
 _FENCE = re.compile(

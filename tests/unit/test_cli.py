@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,6 @@ UNREACHABLE = (
 )
 
 
-def commands() -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield every command with the spellings of its options; "relay" has the global options."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
-    yield "relay", [parameter.opts for parameter in group.params]
-    for name, command in group.commands.items():
-        options = [one.opts for one in command.params if one.param_type_name == "option"]
-        yield f"relay {name}", options
-
-
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
@@ -48,16 +37,12 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_every_command_and_option_is_documented() -> None:
-    """docs/cli.md has a section per command, with a row per option and all its spellings."""
-    text = PAGE.read_text()
-    sections = re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    rows = re.compile(r"^\| (`-[^|]*) \|", re.MULTILINE)
-    documented = [
-        (title, [re.findall(r"`(-[^` ]+)", cell) for cell in rows.findall(section)])
-        for title, section in sections
-    ]
-    assert documented == list(commands())
+def test_every_command_is_documented() -> None:
+    """docs/cli.md has a section for each; docs/reference/commands.md, generated, has the options."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    sections = re.findall(r"^## `(relay [^`]+)`$", PAGE.read_text(), re.MULTILINE)
+    assert sections == [f"relay {name}" for name in group.commands]
 
 
 NO_FILE, NO_LAST = "none.yaml does not exist; ", "Invalid value for '--last' / '-n'"
