@@ -38,7 +38,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_command_is_documented() -> None:
-    """docs/cli.md has a section for each; docs/reference/commands.md, generated, has the options."""
+    """Each has a section in docs/cli.md; the options are generated: docs/reference/commands.md."""
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
     sections = re.findall(r"^## `(relay [^`]+)`$", PAGE.read_text(), re.MULTILINE)
