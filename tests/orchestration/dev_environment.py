@@ -64,10 +64,7 @@ class DevEnvironment:
         self.replace_config(yaml.safe_dump(written))
 
     def replace_config(self, text: str) -> None:
-        """Write relay.yaml at once, so that nobody reads half of it."""
-        written = self.folder / "relay.yaml.new"
-        written.write_text(text)
-        written.replace(self.folder / "relay.yaml")
+        commands.replace(self.folder / "relay.yaml", text)
 
     @contextmanager
     def dagster(self, **environment: str) -> Iterator[Dagster]:

@@ -26,7 +26,7 @@ from relay_pipelines.resources import KafkaResource, SparkResource, kafka_key, s
 from relay_pipelines.settings import load
 from relay_pipelines.windows import run_snapshot
 from relay_pipelines.windows.cut import new_windows
-from tests.support import independent
+from tests.support import commands, independent
 from tests.support.commands import at
 from tests.support.independent import Record
 
@@ -106,10 +106,7 @@ class InProcessEnvironment:
         }
 
     def replace_config(self, text: str) -> None:
-        """Write relay.yaml at once, so that no session reads half of it."""
-        written = self.folder / "relay.yaml.new"
-        written.write_text(text)
-        written.replace(self.config)
+        commands.replace(self.config, text)
 
     @property
     def lanes(self) -> list[Lane]:

@@ -145,17 +145,37 @@ def test_a_mirror_that_starts_by_date(environment: InProcessEnvironment, topics:
     assert not environment.tick().run_requests
 
 
-@pytest.mark.usefixtures("topics")
-def test_a_mistake_is_not_retried(environment: InProcessEnvironment) -> None:
-    """It is one line, and a retry would only repeat it."""
+def test_mistakes(environment: InProcessEnvironment, topics: list[str]) -> None:
+    """Each is one line, and no retry repeats it."""
+    none, ends_before = {"mirror": "none"}, "the time span ends before it begins; "
+    backwards, unknown = "2026-01-02", "no mirror is called 'none'; "
     no_time = "from: 'yesterday' is no time; write 2026-01-31 or 2026-01-31T12:00:00Z"
-    ends_before = "the time span ends before it begins; give a `to` later than `from`"
-    for config, line in (
-        ({"from": "yesterday"}, no_time),
-        ({"from": "2026-01-02", "to": "2026-01-01"}, ends_before),
-        ({"from": "2026-01-02", "mirror": "none"}, "no mirror is called 'none'; "),
-    ):
-        run = environment.job("backfill_by_date", config)
-        assert failure(run).startswith(line)
+    no_topic = f"{environment.name} has no source topic 'none'; valid topics: "
+    mistakes: list[tuple[str, dict[str, Any], str]] = [
+        ("backfill_by_date", {"from": "yesterday"}, no_time),
+        (
+            "backfill_by_date",
+            {"from": backwards, "to": "2026-01-01"},
+            f"{ends_before}give a `to` later than `from`",
+        ),
+        ("backfill_by_date", {"from": backwards, **none}, unknown),
+        ("audit", {}, f"{environment.name}: the ledger has no copies in what is to be audited; "),
+        ("audit", none, unknown),
+        ("audit", {"topics": ["none"]}, no_topic),
+        ("audit", {"since": "today"}, "since: 'today' is no time; write "),
+        ("audit", {"since": backwards, "until": "2026-01-01"}, ends_before),
+        ("audit", {"since": backwards, "window": "w"}, "a window names offsets by itself; "),
+        ("audit", {"share": 101.0}, "share: expected 0 to 100 percent, got 101.0"),
+    ]
+
+    def refused(job: str, config: dict[str, Any]) -> str:
+        run = environment.job(job, config)
         assert "\n" not in failure(run)
         assert not environment.is_retried(run)
+        return failure(run)
+
+    for job, config, line in mistakes:
+        assert refused(job, config).startswith(line)
+    environment.write(topics[:1])
+    environment.copy()
+    assert "the ledger has no entries of the window 'none'" in refused("audit", {"window": "none"})

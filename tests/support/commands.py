@@ -77,6 +77,13 @@ def mirror(
     }
 
 
+def replace(config: Path, text: str) -> None:
+    """Write relay.yaml at once, so that nobody reads half of it."""
+    written = config.with_suffix(".new")
+    written.write_text(text)
+    written.replace(config)
+
+
 def configured(folder: Path, mirrors: dict[str, Any], **more: Any) -> Path:
     path = folder / f"relay-{uuid.uuid4().hex[:8]}.yaml"
     path.write_text(yaml.safe_dump({"mirrors": mirrors, **more}))

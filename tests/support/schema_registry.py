@@ -8,11 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-Answer = tuple[int, Any]
+from tests.support.http_server import Answer, serving
 
 
 @dataclass
@@ -84,22 +83,17 @@ class FakeRegistry:
                 said = {"subject": subject, "version": int(number), "id": found.id}
                 return 200, {**said, **found.content}
             case ["schemas", "ids", number]:
-                content = self._by_id(int(number), _context(query.get("subject", "")))
+                context = _context(query.get("subject", ""))
+                stored = [
+                    each
+                    for name in self.subjects
+                    for each in self.subjects[name].values()
+                    if _context(name) == context and each.id == int(number)
+                ]
                 return (
-                    (404, _error(40403, "Schema not found")) if content is None else (200, content)
+                    (200, stored[0].content) if stored else (404, _error(40403, "Schema not found"))
                 )
         return 404, None  # as a web server that has no such page
-
-    def _by_id(self, number: int, context: str) -> dict[str, Any] | None:
-        return next(
-            (
-                each.content
-                for subject, versions in self.subjects.items()
-                for each in versions.values()
-                if each.id == number and _context(subject) == context
-            ),
-            None,
-        )
 
 
 def _context(subject: str) -> str:
@@ -115,32 +109,6 @@ def _error(code: int, message: str) -> dict[str, Any]:
 def fake_registry() -> Iterator[FakeRegistry]:
     """Serve a registry on 127.0.0.1 until the block ends."""
     registry = FakeRegistry()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # two packets would wait for each other
-
-        def do_GET(self) -> None:
-            status, said = registry.answer(self.path, self.headers.get("Authorization", ""))
-            content = said if isinstance(said, bytes) else json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            if status in range(300, 400):
-                self.send_header("Location", "http://elsewhere.example/")
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_: object) -> None:
-            """A client that was killed is no error."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        registry.url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with serving(lambda path, authorization, _: registry.answer(path, authorization)) as port:
+        registry.url = f"http://127.0.0.1:{port}"
         yield registry
-        server.shutdown()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs
+
+from tests.support.http_server import Answer, serving
 
 CLIENT = "relay"
 
@@ -26,9 +25,9 @@ class TokenEndpoint:
     issued: list[str] = field(default_factory=list)
     seconds: float = 3600.0
     subject: str = CLIENT
-    answer: tuple[int, Any] | None = None
+    answer: Answer | None = None
 
-    def respond(self, authorization: str, form: str) -> tuple[int, Any]:
+    def respond(self, authorization: str, form: str) -> Answer:
         self.asked.append({key: values[0] for key, values in parse_qs(form).items()})
         if self.answer is not None:
             return self.answer
@@ -49,35 +48,13 @@ def unsecured(subject: str, seconds: float) -> str:
     now = time.time()
     # brokers truncate their time to milliseconds, and refuse tokens of the future
     parts = {"alg": "none"}, {"sub": subject, "iat": int(now), "exp": now + seconds}
-    return (
-        ".".join(
-            base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
-            for part in parts
-        )
-        + "."
-    )
+    encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts)
+    return "".join(f"{part.rstrip('=')}." for part in encoded)
 
 
 @contextmanager
 def token_endpoint(secret: str) -> Iterator[TokenEndpoint]:
     endpoint = TokenEndpoint(secret)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            form = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            status, said = endpoint.respond(self.headers.get("Authorization", ""), form)
-            body = json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        endpoint.url = f"http://127.0.0.1:{server.server_port}/token"
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with serving(lambda _, authorization, form: endpoint.respond(authorization, form)) as port:
+        endpoint.url = f"http://127.0.0.1:{port}/token"
         yield endpoint
-        server.shutdown()
