@@ -48,7 +48,7 @@ long: setup  ## Run the tests that `make test` and `make test-all` leave out bec
 
 long-part: setup  ## Run a part of `make long`, ten minutes of it; the commit chooses which. Option: SEED=7.
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder \
-	  --for-minutes 15 --seed $(or $(SEED),$(shell git rev-parse HEAD))
+	  --for-minutes 9 --seed $(or $(SEED),$(shell git rev-parse HEAD))
 
 chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minutes; options: MINUTES=2 SEED=7, or KILLS=1000.
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),$(if $(KILLS),0,10)) --kills $(or $(KILLS),0) $(addprefix --seed ,$(SEED))

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -39,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--for-minutes",
         type=float,
-        help="of long tests, run as many as one worker can in this time; --seed chooses which",
+        help="of long tests, run as many as two workers can in this time; --seed chooses which",
     )
     parser.addoption("--seed", default="", help="chooses long tests, see --for-minutes")
     for side in ("source", "destination"):
@@ -62,17 +63,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _chosen(items: list[pytest.Item], minutes: float, seed: str) -> list[pytest.Item]:
-    """Return long tests that fit into the time, in their order; another seed returns others."""
-    left, chosen = minutes, set()
-    for item in sorted(items, key=lambda each: sha256(f"{seed}{each.nodeid}".encode()).digest()):
+    """Return long tests that fit into the time, in their order; another seed returns others.
+
+    Two workers share them file by file: the last file to end begins, at the latest, when each
+    worker has had half of the others. What is `together` shares a set-up that takes its time.
+    """
+    together: dict[str, list[pytest.Item]] = {}
+    for item in items:
         long = item.get_closest_marker("long")
-        if long is None or long.kwargs.get("downloads"):
-            continue
-        takes = long.kwargs.get("minutes", _LONG_MINUTES)
-        if takes <= left:
-            left -= takes
-            chosen.add(item)
+        if long is not None and not long.kwargs.get("downloads"):
+            together.setdefault(long.kwargs.get("together", item.nodeid), []).append(item)
+    chosen: set[pytest.Item] = set()
+    by_file: Counter[Path] = Counter()
+    for name in sorted(together, key=lambda each: sha256(f"{seed}{each}".encode()).digest()):
+        some = together[name]
+        taken = by_file + Counter({some[0].path: max(map(_minutes, some))})
+        if (taken.total() + max(taken.values())) / 2 <= minutes:
+            by_file, chosen = taken, chosen.union(some)
     return [item for item in items if item in chosen]
+
+
+def _minutes(item: pytest.Item) -> float:
+    long = item.get_closest_marker("long")
+    return float(long.kwargs.get("minutes", _LONG_MINUTES)) if long else 0.0
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say how to run the same long tests again."""
+    seed = config.option.seed
+    return f"long tests of the seed {seed}; again: make long-part SEED={seed}" if seed else ""
 
 
 def pytest_configure() -> None:

@@ -16,6 +16,7 @@ from tests.chaos import compare
 from tests.chaos.harness import Mirror, Process, Source
 from tests.support.commands import relay
 from tests.support.small_disk import MISSING, small_disk
+from tests.support.tables import MINUTE
 
 NewMirror = Callable[[Source, LocalCluster], Mirror]
 
@@ -37,8 +38,8 @@ def stopped_at(mirror: Mirror, point: Failpoint, at_pass: int) -> Process:
     [
         ("source", Failpoint.MID_CHUNK, 40),
         ("destination", Failpoint.BEFORE_END_TXN, 3),
-        pytest.param("destination", Failpoint.MID_CHUNK, 40, marks=pytest.mark.long),
-        pytest.param("destination", Failpoint.AFTER_INIT_PRODUCER_ID, 1, marks=pytest.mark.long),
+        pytest.param("destination", Failpoint.MID_CHUNK, 40, marks=MINUTE),
+        pytest.param("destination", Failpoint.AFTER_INIT_PRODUCER_ID, 1, marks=MINUTE),
     ],
 )
 def test_a_broker_is_killed(
@@ -64,9 +65,7 @@ def test_a_broker_is_killed(
     mirror.assert_all_arrived()
 
 
-@pytest.mark.parametrize(
-    "request_timeout_ms", [2_000, pytest.param(30_000, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("request_timeout_ms", [2_000, pytest.param(30_000, marks=MINUTE)])
 def test_destination_frozen(
     new_mirror: NewMirror, source: Source, own_cluster: LocalCluster, request_timeout_ms: int
 ) -> None:

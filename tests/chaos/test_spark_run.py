@@ -9,6 +9,7 @@ import pytest
 
 from relay_pipelines.copy.failpoints import Failpoint
 from tests.chaos.harness import Mirror, Process, family, kill
+from tests.support.tables import MINUTE
 
 WHERE = {"where": "offset >= 0"}
 
@@ -32,7 +33,7 @@ def survived(mirror: Mirror, fault: str) -> Process:
         pytest.param(Failpoint.BEFORE_END_TXN, {}, id="before a commit"),
         # the task of rows that follows finds a newer checkpoint: the driver plans the rest
         pytest.param(Failpoint.AFTER_END_TXN, WHERE, id="after a commit, among rows"),
-        pytest.param(Failpoint.AFTER_END_TXN, {}, id="after a commit", marks=pytest.mark.long),
+        pytest.param(Failpoint.AFTER_END_TXN, {}, id="after a commit", marks=MINUTE),
     ],
 )
 def test_python_worker_killed(mirror: Mirror, point: Failpoint, more: dict[str, str]) -> None:

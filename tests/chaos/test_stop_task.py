@@ -14,6 +14,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from tests.chaos.harness import Mirror, Process, Source
+from tests.support.tables import MINUTE
 
 
 def stopped_task(mirror: Mirror, fault: str) -> Process:
@@ -29,8 +30,8 @@ def stopped_task(mirror: Mirror, fault: str) -> Process:
         (Failpoint.MID_CHUNK, 40, "fenced"),
         (Failpoint.AFTER_END_TXN, 2, "fenced"),
         # the same, with more of the open transaction written
-        pytest.param(Failpoint.BEFORE_CHECKPOINT, 2, "fenced", marks=pytest.mark.long),
-        pytest.param(Failpoint.BEFORE_END_TXN, 2, "fenced", marks=pytest.mark.long),
+        pytest.param(Failpoint.BEFORE_CHECKPOINT, 2, "fenced", marks=MINUTE),
+        pytest.param(Failpoint.BEFORE_END_TXN, 2, "fenced", marks=MINUTE),
     ],
 )
 def test_overtaken_while_stopped(
@@ -47,7 +48,7 @@ def test_overtaken_while_stopped(
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param(Failpoint.MID_CHUNK, marks=pytest.mark.long), Failpoint.BEFORE_END_TXN]
+    "point", [pytest.param(Failpoint.MID_CHUNK, marks=MINUTE), Failpoint.BEFORE_END_TXN]
 )
 def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Failpoint) -> None:
     """A task that wakes during its successor's transaction is fenced and does not touch it."""

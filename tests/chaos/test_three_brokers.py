@@ -399,7 +399,7 @@ def test_a_topic_partition_that_cannot_be_copied_holds_up_no_other(
         assert len(read(three.cluster(), TopicPartition(f"copy.{topic}", 0))) == 5
 
 
-@pytest.mark.long
+@pytest.mark.long(minutes=6)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(3))
 def test_many_disturbances(new_mirror: NewMirror, tmp_path: Path, seed: int) -> None:

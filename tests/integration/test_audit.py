@@ -52,6 +52,7 @@ from tests.support import commands, independent
 from tests.support.commands import configured, environment, error_line, relay_here
 from tests.support.findings import compared, differences, notes, unreadable
 from tests.support.independent import Record, configure, create, delete, delete_before, put, write
+from tests.support.tables import MINUTE
 
 RECORDS = numbered(100)
 NOW_MS = time.time_ns() // 1_000_000
@@ -629,9 +630,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
-)
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=MINUTE), signal.SIGTERM])
 def test_a_signal_in_spark(audited: Audited, number: signal.Signals) -> None:
     """It ends at once with one line, although a task waits; SIGTERM to all ends Spark as well."""
     mirror = audited.mirror

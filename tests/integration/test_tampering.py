@@ -25,7 +25,7 @@ ROWS = [*(row for rows in TAMPERINGS.values() for row in rows), *HEALTHY]
 STATED = "second"
 """The mirror whose statement is edited; nothing is wrong with it."""
 SHORT = [row for index, row in enumerate(ROWS) if index % 3 == 0 or row.mirror == STATED]
-LONG = pytest.mark.long(minutes=0.3)
+LONG = pytest.mark.long(minutes=8, together="the tamper matrix")
 LAZY = {"log.initial.task.delay.ms": 3_600_000}
 """Retention is what the rows do, and not what the broker does meanwhile."""
 
@@ -104,7 +104,7 @@ def test_the_matrix_is_large_enough() -> None:
     assert [row.name for row in HEALTHY if FOUND in row.expect] == []
 
 
-@pytest.mark.long(minutes=10)
+@LONG
 def test_the_page_is_current(measured: Measured, edited: dict[str, dict[str, Any]]) -> None:
     """The page has what was measured: set RELAY_WRITE_PAGES=1 to write it again."""
     text = page.text(TAMPERINGS, HEALTHY, measured, EDITED, edited)

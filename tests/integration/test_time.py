@@ -19,6 +19,7 @@ from relay_pipelines.protocol.reader import fetch_first
 from tests.copying import Clusters, Mirror, copy_as_it_is, copy_as_rows, end_of, numbered
 from tests.support.independent import until
 from tests.support.quota import quota
+from tests.support.tables import MINUTE
 
 SLOW = 32 << 10
 
@@ -47,9 +48,7 @@ def test_a_batch_that_waits_longer_than_a_transaction(mirror: Mirror) -> None:
     assert len(mirror.copied()) == 60
 
 
-@pytest.mark.parametrize(
-    "copy", [copy_as_rows, pytest.param(copy_as_it_is, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("copy", [copy_as_rows, pytest.param(copy_as_it_is, marks=MINUTE)])
 @pytest.mark.parametrize("side", ["producer_byte_rate", "consumer_byte_rate"])
 def test_a_broker_quota_is_obeyed(mirror: Mirror, side: str, copy: Callable[..., Any]) -> None:
     """A broker quota of 32 KiB/s is obeyed with short transactions; the outcome has the wait."""

@@ -71,7 +71,7 @@ def test_a_gap_between_the_logs(topic: Copied) -> None:
         topic.assert_equal()
 
 
-@pytest.mark.long
+@pytest.mark.long(minutes=6)
 @pytest.mark.timeout(900)
 def test_five_minutes(tmp_path: Path) -> None:
     """All arrives once, the pages say what happens, and nothing is seen to grow."""

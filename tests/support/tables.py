@@ -1,4 +1,4 @@
-"""Tables of test cases: each row begins with its title."""
+"""Tables of test cases: each row begins with its title, and some are for `make long`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+MINUTE = pytest.mark.long(minutes=1)
+"""Marks a row of which the default run has another one; it takes a minute at most."""
 
 
 def titled(names: str, table: Iterable[tuple[Any, ...]]) -> pytest.MarkDecorator:
