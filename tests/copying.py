@@ -104,11 +104,7 @@ def write_transaction(
 
 
 def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
-    """All committed records of a topic-partition, in order, once no transaction is open.
-
-    An independent client reads them. Only the wait is ours: that client needs a tenth of a second
-    to ask for an offset.
-    """
+    """All committed records as an independent client reads them, once no transaction is open."""
     with ClusterClient(cluster, SourceError) as client:
 
         def settled() -> bool:
@@ -143,13 +139,7 @@ def batches_of(
 
 @dataclass
 class Mirror:
-    """One topic-partition of `source` and its copy at `destination`; it creates both topics.
-
-    Args:
-        source_config, destination_config: the configurations of the topics.
-        options: how to copy.
-        known: the checkpoint that the driver read, and its `checkpoint_position`.
-    """
+    """A topic-partition and its copy; it creates both. `known`: the checkpoint that was read."""
 
     source: Cluster
     destination: Cluster

@@ -78,12 +78,7 @@ def assert_ledger_covers(
 def assert_covers(
     entries: list[dict[str, Any]], at: tuple[str, int], source_end: int | None, count: int
 ) -> None:
-    """Assert that the entries of a topic-partition cover every source offset once, in their order.
-
-    Args:
-        source_end: where they end; None if that is unknown, because the log is gone.
-        count: their records.
-    """
+    """Assert that entries of so many records cover every source offset once, to a known end."""
     assert [entry["source"]["start"] for entry in entries] == [
         0,
         *(entry["source"]["end"] for entry in entries[:-1]),
@@ -104,12 +99,7 @@ def assert_covers(
 
 
 def assert_maps(cluster: LocalCluster, mirror: str, offsets: dict[int, list[int]], to: str) -> None:
-    """Assert that entries say which offsets have a copy, and where all copies of a topic are.
-
-    Args:
-        offsets: of the source records by partition.
-        to: the topic of the copies.
-    """
+    """Assert that entries say which offsets have a copy, and where the copies are in `to`."""
     entries = ledger(cluster, mirror)
     assert any(entry["source_runs"] for entry in entries), "no chunk had a gap"
     for partition, expected in offsets.items():
@@ -167,10 +157,7 @@ def ledger_complaint(
 
 
 def held_back(cluster: LocalCluster, topics: list[str]) -> list[str]:
-    """Topic-partitions where an open transaction blocks read_committed readers, and its offset.
-
-    Markers follow the response to a commit: wait a few seconds for them.
-    """
+    """Where an open transaction blocks readers, seconds after the last commit; its offset."""
     wanted = [at for topic in topics for at in _partitions(cluster, topic)]
     deadline = time.monotonic() + _MARKER_SECONDS
     while True:

@@ -44,11 +44,7 @@ OPTIONS = CopyOptions(chunk_bytes=1 << 20, fetch_max_bytes=512 << 10)
 
 @dataclass(frozen=True)
 class Source:
-    """A topic to copy, with its records as an independent client reads them.
-
-    Args:
-        offsets: of the records.
-    """
+    """A topic to copy, with its records and their offsets as an independent client reads them."""
 
     cluster: LocalCluster
     topic: str
@@ -132,11 +128,7 @@ class Process:
 
 @dataclass
 class Mirror:
-    """A mirror of one topic, with its own name and destination topic.
-
-    Args:
-        more: keys of relay.yaml for the mirror.
-    """
+    """A mirror of one topic, with its own name, destination topic, and more keys of relay.yaml."""
 
     source: Source
     destination: LocalCluster

@@ -33,12 +33,7 @@ _END = 1000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to answer to one Fetch.
-
-    Args:
-        sent: what goes over the wire in place of the right bytes, size and correlation id included.
-        closes: whether the connection ends there.
-    """
+    """The very bytes that answer one Fetch, and whether the connection ends there."""
 
     records: bytes = b""
     aborted: tuple[tuple[int, int], ...] = ()

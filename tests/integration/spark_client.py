@@ -1,7 +1,4 @@
-"""A Spark driver in a process of its own, because a process can hold only one SparkContext.
-
-`python -m tests.integration.spark_client <pickled Request>`; says as JSON what came of it.
-"""
+"""A Spark driver in a process of its own: `... <pickled Request>` says as JSON what came of it."""
 
 from __future__ import annotations
 

@@ -62,12 +62,7 @@ _OUTPUTS = {
 
 @dataclass
 class Reader:
-    """Somebody who follows a page.
-
-    Args:
-        brokers: by the names that the pages use.
-        done: the commands that have run in the shared folder.
-    """
+    """Somebody who follows a page, and remembers what has been done in the shared folder."""
 
     root: Path
     brokers: dict[str, str]

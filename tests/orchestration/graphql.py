@@ -140,11 +140,7 @@ def terminate(dagster: Dagster, run_id: str) -> None:
 
 
 def backfill(dagster: Dagster, *chosen: tuple[Sequence[str], Sequence[str]]) -> str:
-    """Launch a backfill of windows of assets; return its id.
-
-    For one asset, the dialogue in the UI sends names; for several with partitions of their own,
-    Dagster refuses these.
-    """
+    """Launch a backfill of windows, as the UI does for one asset or several; return its id."""
     params: dict[str, Any] = {
         "partitionsByAssets": [
             {

@@ -96,10 +96,7 @@ def test_the_check_of_groups(environment: InProcessEnvironment, topics: list[str
 def test_the_lag_checks(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the lane, with its page, and of each topic: old records that wait fail it, and are said.
-
-    Each is said again when it has changed. Records that have just come have not waited.
-    """
+    """Old records that wait fail them, once until it changes; young records have not waited."""
 
     def targets(tick: dg.SensorResult) -> dict[str, bool]:
         found = by_topic(tick, naming.LAG_TARGET)

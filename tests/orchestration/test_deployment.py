@@ -127,11 +127,7 @@ def first_window(compose: Compose, deployed: Deployed) -> list[str]:
 
 
 def loaded(page: Callable[[], list[Any]]) -> list[Any]:
-    """What a page shows; nothing while it answers with an error.
-
-    The web server keeps one connection for runs and one for events. The first request to use one
-    that the database has closed fails, and the next request opens another.
-    """
+    """What a page shows; nothing while it uses a connection that the database has closed."""
     try:
         return page()
     except OSError:

@@ -1,7 +1,4 @@
-"""The planner sensor: what it requests, says and prunes, and topics and lanes that come and go.
-
-Which runs it requests by what ran before is a table: `tests/unit/test_run_requests.py`.
-"""
+"""The planner sensor; which runs it requests by what ran before: unit/test_run_requests.py."""
 
 from __future__ import annotations
 
@@ -242,11 +239,7 @@ def test_a_refused_name_costs_the_other_topics_nothing(
 def test_a_lane_that_is_superseded_costs_the_others_nothing(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another deployment decides the topic of one lane by now: that is held, the other is copied.
-
-    The line says so, with the command; the run of the other lane has nothing of it. While it takes
-    over, the other deployment says that, too.
-    """
+    """Another deployment decides its topic: it is held, both say so, the other is copied."""
     first, second, _ = topics
     environment.write([first, second], lanes={"own": {"topics": [re.escape(first)]}})
     ours = [environment.copy(lane) for lane in range(2)][1]

@@ -1,7 +1,4 @@
-"""Hypothesis profiles: `quick` by default; `--hypothesis-profile=exhaustive` before a release.
-
-And the mirror in memory that several modules look at.
-"""
+"""Hypothesis profiles, `quick` by default and `exhaustive`; and a mirror in memory."""
 
 from __future__ import annotations
 

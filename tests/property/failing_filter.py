@@ -6,11 +6,7 @@ from typing import Any
 
 
 class FailsAt:
-    """Raises on one record, and keeps the others.
-
-    Args:
-        offset: of that record.
-    """
+    """Raises on the record of one offset, and keeps the others."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
@@ -22,11 +18,7 @@ class FailsAt:
 
 
 class KeepsBelow:
-    """Keeps the records before one.
-
-    Args:
-        offset: of that record.
-    """
+    """Keeps the records before an offset."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset

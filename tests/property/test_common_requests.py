@@ -126,11 +126,7 @@ def refused_once(name: str, meanwhile: Callable[[], None] = lambda: None) -> Ite
 
 
 def test_a_careful_attempt_uses_no_records_of_an_earlier_one() -> None:
-    """A task that failed over copies from a node that was not planned, and fetches b, c and d.
-
-    Then the destination refuses b, which breaks the transaction; c is created again meanwhile.
-    The next attempt fetches nothing in common, and looks at the id of the new topic c.
-    """
+    """After a failover, b breaks the transaction while c is created again: c is read anew."""
     source, copies = with_ids(filled("abcd", RECORDS)), with_ids(destination("abcd"))
     with (
         served(source=source, destination=copies),
@@ -176,10 +172,7 @@ def test_a_careful_attempt_asks_again() -> None:
 
 @pytest.mark.parametrize("at_fetch", [1, 2])
 def test_records_are_fetched_between_the_two_looks_at_the_topic_id(at_fetch: int) -> None:
-    """It is created again right after a common Fetch has answered.
-
-    The first one of the attempt, which the task notices, or the one after its first commit.
-    """
+    """It is created again right after the first common Fetch, or after that of the first commit."""
     source, copies = with_ids(filled("abcd", RECORDS)), with_ids(destination("abcd"))
     common = [0]
 
@@ -264,10 +257,7 @@ class Trickling(FakeSocket):
 
 
 def test_a_slow_source_does_not_let_an_announced_transaction_time_out() -> None:
-    """A transaction is open from the first batch that is sent, and nobody fenced this task.
-
-    The answer to a range's own Fetch trickles in for longer than the transaction timeout.
-    """
+    """It opens with the first batch that is sent; before, a range may wait for its own Fetch."""
     clusters = {"source": filled("abc", RECORDS), "destination": destination("abc", TimingOut)}
 
     def connect(connection: Connection) -> FakeSocket:
@@ -290,10 +280,7 @@ def test_a_slow_source_does_not_let_an_announced_transaction_time_out() -> None:
 
 
 def test_a_repeated_run_writes_nothing_to_the_destination() -> None:
-    """All ranges are copied already: no topic-partition needs a transaction, nor its marker.
-
-    In the first run, the answer to the common Fetch is cut off: each range fetches for itself.
-    """
+    """No transaction, nor a marker; also if the first run had to fetch each range by itself."""
 
     class Counting(FakeCluster):
         adds = 0
@@ -313,10 +300,7 @@ def test_a_repeated_run_writes_nothing_to_the_destination() -> None:
 
 
 class Completing(FakeCluster):
-    """As the coordinator: a transaction ends when each of its markers is written.
-
-    Without a leader, that is when it has one again; the id gets CONCURRENT_TRANSACTIONS until then.
-    """
+    """As the coordinator: CONCURRENT_TRANSACTIONS until a leader has taken each marker."""
 
     def __init__(self, *topics: str) -> None:
         super().__init__(*topics)
@@ -408,10 +392,7 @@ def test_an_id_that_is_not_free_stops_no_other_id() -> None:
 def test_a_hanging_broker_stops_no_range_of_another_broker(
     hanging: str, hangs_from: int, chunk_bytes: int, give_up_after_ms: int, side: str
 ) -> None:
-    """It leads one topic of ten; the others are committed one by one, and do not wait for it.
-
-    Nor are they given up with it, although one answer may be due for all of that time.
-    """
+    """It leads one topic of ten; the others do not wait for it, and are not given up with it."""
     topics, waited, hidden = ten_topics.TOPICS, [0.0], [0.0]
 
     class Hanging(FakeSocket):
@@ -590,10 +571,7 @@ def test_a_repeated_topic_partition_in_an_answer_hides_no_refusal() -> None:
 
 
 def test_a_log_that_was_put_back_stops_no_neighbour() -> None:
-    """It has the id of before, and other records from below its checkpoint on.
-
-    The Fetch that all share shows it, since it begins at the last records copied.
-    """
+    """It has its id, and other records: the Fetch that all share shows it, at the last ones."""
     source, copies = with_ids(filled("abc", RECORDS)), with_ids(destination("abc"))
     common = list[int]()
 

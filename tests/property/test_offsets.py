@@ -1,7 +1,4 @@
-"""Consumers that go on at the other side read what they have not read, and nothing twice.
-
-From every offset of small nasty topics, both ways.
-"""
+"""From each offset of small nasty topics, consumers go on at the other side, nothing is twice."""
 
 from __future__ import annotations
 
@@ -54,10 +51,7 @@ STRANGER = 777
 
 @given(OFFSETS, st.integers(0, 50))
 def test_offsets_are_what_they_were(offsets: list[int], start: int) -> None:
-    """Each has its index; each offset, also one that is not there, a number of those below.
-
-    A distance may be too large for a byte, for two, and for four.
-    """
+    """Each has its index, and any other the number of those below, however far they are."""
     distant = [1, 3, 300, 302, 70_000, 70_001, 1 << 33, (1 << 33) + 2]
     runs = OffsetRuns.of_text(_encoded(distant, 0).text(), 0)
     assert [runs.offset_at(index) for index in range(len(distant))] == distant

@@ -46,11 +46,7 @@ def range_lists(draw: st.DrawFn) -> list[CopyRange]:
 
 @given(position_lists())
 def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions):
-    """Each topic-partition is complete through its end after the plan, or a guard says why not.
-
-    No range is empty, and the lag is what the plan would copy: status tells no other story. After
-    it was carried out, a second plan has nothing to copy.
-    """
+    """Or a guard says why not; the lag is what is planned; a second plan has nothing to copy."""
     plan = plan_windows(positions)
     planned = {each.topic_partition: each for window in plan.windows for each in window.ranges}
     lost = {loss.topic_partition for loss in plan.data_losses}
@@ -139,10 +135,7 @@ def test_every_offset_is_in_exactly_one_window(waiting, sizes, limits):
 
 @given(waiting_ranges(), sizes, limits)
 def test_no_window_exceeds_its_limits_or_is_smaller_than_it_must_be(waiting, sizes, limits):
-    """One more offset per unfinished topic-partition breaks a limit: a run costs its start.
-
-    Only where no range has more than one offset it exceeds them: less than that is no window.
-    """
+    """One more offset of each would break a limit; only a window of single offsets exceeds one."""
     window = cut(waiting, sizes, limits)
     records = sum(map(len, window))
     per_record = [sizes.get(each.topic_partition, 0.0) for each in window]

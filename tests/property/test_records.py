@@ -191,10 +191,7 @@ def test_a_batch_of_several_records_keeps_within_its_limit(
 
 @given(st.builds(Record, st.integers(0, 1 << 45), payloads, payloads, record_headers))
 def test_one_record_is_a_valid_batch(record: Record) -> None:
-    """Checkpoints, ledger entries, quarantined records are batches of one uncompressed record.
-
-    The state of a transaction is compressed: whoever starts anew reads that of all mirrors.
-    """
+    """Uncompressed; the state of a transaction, which all who start anew read, is compressed."""
     batch = encode(record.key, record.value, record.timestamp, record.headers)
     verify(batch)
     assert [seen(each) for each in decode(batch.data)] == [record]

@@ -122,10 +122,7 @@ def damage(cluster: FakeCluster, how: str, topics: str) -> None:
 def test_neighbours_that_need_different_nodes_are_all_copied(
     how: str, there: str, here: str
 ) -> None:
-    """Each range is read from a node that has it, and the others stay where they are.
-
-    What no node leads is left alone.
-    """
+    """Each is read from a node that has it; the others stay; what no node leads is left alone."""
     source, other = filled(TOPICS, RECORDS), filled(TOPICS, RECORDS)
     copies = destination(*TOPICS)
     nowhere = set(there) & set(here)

@@ -42,11 +42,7 @@ MOST_REQUESTS = 200_000
 
 
 class World:
-    """Both clusters, and what happens to the requests.
-
-    `rate` is how often a request or a response fails, up to 12 times; `others` how often another
-    run, or a zombie, acts in between, up to 4 times.
-    """
+    """Requests fail at a `rate`, up to 12; `others`, runs or zombies, act between, up to 4."""
 
     def __init__(self, seed: int, rate: float, others: float) -> None:
         self.source = filled(TOPICS, RECORDS)

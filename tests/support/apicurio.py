@@ -57,12 +57,7 @@ def archive(folder: Path) -> Path:
 
 
 class Apicurio(LocalProcess):
-    """A registry without any schemas of its own.
-
-    Args:
-        program: the folder with the unpacked archive.
-        more: of its configuration.
-    """
+    """A registry without schemas, from the folder of its archive, with more configuration."""
 
     def __init__(self, name: str, program: Path, log: Path, **more: object) -> None:
         port, management = free_ports(2)

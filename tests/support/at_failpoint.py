@@ -13,11 +13,7 @@ from relay_pipelines.copy.failpoints import Failpoint
 def at_failpoint(
     monkeypatch: pytest.MonkeyPatch, point: Failpoint, number: int, happen: Callable[[], object]
 ) -> list[Failpoint]:
-    """Call a function when the copy passes a failpoint for the n-th time.
-
-    Returns:
-        all points that have been passed so far.
-    """
+    """Call something when the copy passes a failpoint for the n-th time; return all passed."""
     passed: list[Failpoint] = []
 
     def failpoint(reached: Failpoint) -> None:

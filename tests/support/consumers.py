@@ -44,10 +44,7 @@ def commit(
 
 
 def committed(cluster: Cluster, group: str, at: TopicPartition) -> tuple[int, str]:
-    """Return the offset, below 0 if there is none, and the text beside it.
-
-    confluent-kafka commits that text with a 0 at its end, and reads one without it beyond its end.
-    """
+    """Return offset (below 0: none) and text, without the 0 that the client puts at its end."""
     admin = KafkaAdminClient(bootstrap_servers=list(cluster.bootstrap_servers))
     try:
         found = admin.list_group_offsets(group)[group]

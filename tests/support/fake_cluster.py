@@ -473,12 +473,7 @@ def served(
     kind: type[FakeSocket] = FakeSocket,
     **clusters: FakeCluster,
 ) -> Iterator[None]:
-    """Serve these clusters by name, and refuse connections to others.
-
-    Args:
-        by_name: the mishaps of single clusters.
-        kind: of the sockets of the cluster `source`.
-    """
+    """Serve clusters by name, with mishaps of all or single ones; refuse connections to others."""
 
     def connect(connection: Connection) -> FakeSocket:
         name = connection.cluster.name

@@ -1,7 +1,4 @@
-"""Fake clusters with topics whose records all differ, and a clock that does not wait.
-
-And the chains of ledger entries that copies have left.
-"""
+"""Fake clusters with records that all differ, a clock that does not wait, and chains of entries."""
 
 from __future__ import annotations
 
@@ -43,12 +40,7 @@ def values(topic: str, count: int) -> list[bytes]:
 def filled(
     topics: Iterable[str], count: int, markers: Mapping[str, int] | None = None
 ) -> FakeCluster:
-    """Return a cluster with so many records in each topic, in batches of five.
-
-    Args:
-        markers: by topic, before which record an empty transaction has left a marker: the offsets
-            behind it are one higher.
-    """
+    """A cluster with so many records in each topic, by fives; `markers`: before which records."""
     cluster = FakeCluster(*topics)
     for topic in cluster.logs:
         fill(cluster, topic, values(topic, count), (markers or {}).get(topic, -1))

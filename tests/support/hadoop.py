@@ -1,7 +1,4 @@
-"""A Hadoop cluster on 127.0.0.1: HDFS and YARN, one node, each daemon a process of its own.
-
-Their classes come from Maven Central, like Kafka's jars.
-"""
+"""HDFS and YARN on 127.0.0.1, one node, each daemon a process, with classes from Maven Central."""
 
 from __future__ import annotations
 

@@ -22,11 +22,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving(answer: Callable[[str, str, str], Answer]) -> Iterator[int]:
-    """Serve on 127.0.0.1 until the block ends, and yield the port.
-
-    Args:
-        answer: what to say to the path, the Authorization header and the body of a request.
-    """
+    """Serve on the port that it yields; `answer` gets path, Authorization header and body."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -78,13 +78,7 @@ def process(
     least: int,
     calm: AbstractContextManager[object] | None = None,
 ) -> None:
-    """Read as a member of a group, until so many records are processed, and commit them.
-
-    What is read and cannot be committed, because it is no member any more, is not processed.
-
-    Args:
-        calm: held while it commits: nothing is done to brokers meanwhile, so that an answer is one.
-    """
+    """Read as a member of a group until so many records are processed and committed, calmly."""
     options = {
         "isolation_level": "read_committed",
         "auto_offset_reset": "earliest",

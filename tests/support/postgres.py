@@ -1,7 +1,4 @@
-"""A PostgreSQL server on 127.0.0.1, with a database for Dagster: kill it, and start it again.
-
-Its programs come from Maven Central, like Kafka's jars.
-"""
+"""A PostgreSQL server for Dagster on 127.0.0.1, from Maven Central, to be killed and started."""
 
 from __future__ import annotations
 

@@ -25,15 +25,7 @@ class Stored:
 
 @dataclass
 class FakeRegistry:
-    """A registry in this process.
-
-    Args:
-        url: where it listens.
-        subjects: by qualified name, the versions by number.
-        asked: the path of each request, the latest last.
-        before: is called with the path of each request; an answer replaces the registry's.
-        password: that the user `relay` must give; none for everybody.
-    """
+    """A registry in this process; `before` may answer in its place, `password` is of `relay`."""
 
     url: str = ""
     subjects: dict[str, dict[int, Stored]] = field(default_factory=dict)

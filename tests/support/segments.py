@@ -1,7 +1,4 @@
-"""Log segments of a broker that is stopped: reads, changes and writes their batches.
-
-It shares no code with the package. Source: Kafka's protocol guide, "Record Batch".
-"""
+"""Log segments of a stopped broker, by Kafka's protocol guide; no code is the package's."""
 
 from __future__ import annotations
 

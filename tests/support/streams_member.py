@@ -1,7 +1,4 @@
-"""A member of a group of Kafka Streams, of its own protocol (KIP-1071), which no client here has.
-
-Source: `StreamsGroupHeartbeatRequest.json` of Apache Kafka, version 0.
-"""
+"""A member of a group of Kafka Streams (KIP-1071), which no client here has; version 0."""
 
 from __future__ import annotations
 

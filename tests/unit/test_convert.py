@@ -52,10 +52,7 @@ def test_a_mirrormaker_in_both_directions(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each enabled flow is a mirror that does not copy the other's copies back.
-
-    What could not be taken over is a comment, with what to do; no secret is in it.
-    """
+    """Neither flow copies back; a comment says what was not taken over, and no secret is in it."""
     monkeypatch.chdir(Path(__file__).parent)
     assert main(["convert", "mirrormaker2.properties"]) == 0
     written = capsys.readouterr().out

@@ -146,10 +146,7 @@ class TestDashboards:
 
     @pytest.mark.parametrize("name", list(DASHBOARDS))
     def test_grafana_can_load_it(self, name: str) -> None:
-        """Ids are unique, panels have a unit and do not overlap, and the data source is chosen.
-
-        Its variables ask for labels that exist.
-        """
+        """Ids, units, places and data sources; its variables ask for labels that exist."""
         assert list(DASHBOARDS) == ["mirror", "nodes", "overview", "topic"]
         assert len({each["uid"] for each in DASHBOARDS.values()}) == 4
         dashboard = DASHBOARDS[name]

@@ -85,11 +85,7 @@ class TestNames:
     """Names do not change: histories, schedules and people refer to them."""
 
     def test_names(self, sample, wordings):
-        """If one of them changes, users lose the history of their assets.
-
-        A mirror has three groups, a planner and a health sensor; counts block, other checks do not;
-        a pool per lane runs its windows one after the other, and limits use its name.
-        """
+        """If one changes, users lose the history of assets, or limits of pools do not hold."""
         wordings.check("dagster: names", "\n".join(names(sample)))
 
     def test_a_mirrored_topic_names_its_owners_and_its_destination(self, sample):
@@ -174,10 +170,7 @@ class TestNames:
 
 
 def test_loading_neither_asks_nor_writes(sample, tmp_path, monkeypatch):
-    """A code location must load quickly while a broker is down, with all jobs and sensors.
-
-    Run processes load the definitions, too; a missing file is one line.
-    """
+    """A code location loads quickly while a broker is down; a missing file is one line."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("loading opened a connection")

@@ -61,10 +61,7 @@ def test_the_extra_serves_where_path_has_none(tmp_path, path, monkeypatch):
 
 
 def test_java_home_decides_alone(tmp_path, path):
-    """A Java that somebody has named is not replaced by another one in silence.
-
-    Without a name, PATH serves.
-    """
+    """One that somebody has named is not replaced in silence; without a name, PATH serves."""
     found = java.find({"PATH": path})
     assert found == java.Java(f"{path}/java", 21, frozenset({"java.base", "x.y"}))
     executable = runtime(tmp_path / "17", 'JAVA_VERSION="17.0.2"\n')
@@ -120,10 +117,7 @@ def test_which_archive_of_classes_is_used(classes, tmp_path, monkeypatch):
 
 
 def test_an_archive_that_cannot_be_used(classes):
-    """Damaged, it is removed: a JVM would end with SIGBUS, or not notice a changed byte.
-
-    In a folder that cannot be written none is made.
-    """
+    """Damaged, it is removed, or a JVM would end with SIGBUS; it is made where it can be."""
     changed = CONTENT[:99] + bytes([CONTENT[99] ^ 0xFF]) + CONTENT[100:]
     for content in (CONTENT[:-1], b"", changed):
         path = archive(classes, content)

@@ -69,10 +69,7 @@ def test_ledger_entries_update_records_bytes_skips_and_lag(observer: MetricsObse
 
 
 def test_what_a_mirror_no_longer_has_or_reads_has_no_gauges(observer: MetricsObserver) -> None:
-    """A topic that was deleted while records waited would seem to wait for ever.
-
-    Mirrors that read one node add up; a mirror's second run replaces its first.
-    """
+    """Of a topic or a node; mirrors of one node add up, and a second run replaces the first."""
     observer.begin(planned(50))
     observer.begin(planned(node="node1"))
     observer.begin(planned(mirror="other"))

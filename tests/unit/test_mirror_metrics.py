@@ -200,10 +200,7 @@ class TestExporter:
         until(lambda: self.value(exporter, "up", {"mirror": mirror}) == 1, "the exporter's values")
 
     def test_mirrors_that_are_looked_at(self, looks: Looks) -> None:
-        """One that hangs delays no other; an outage takes the values away.
-
-        When relay.yaml has changed, what is gone has no series, what changed is looked at anew.
-        """
+        """One that hangs delays no other; outage and change of relay.yaml take values away."""
         exporter = looks.exporter("hangs", "m", "gone")
         self.until_lag(exporter, 10)
         assert self.value(exporter, "up", {"mirror": "hangs"}) is None

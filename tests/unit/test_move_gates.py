@@ -241,10 +241,7 @@ WAY_ON = {State.FENCED: "repeat `relay move fence`", State.CUTTING: "take the mo
 
 @pytest.mark.parametrize("state", State)
 def test_status_advises_nothing_that_the_state_refuses(state: State) -> None:
-    """What is said of a fence that is not there, or was passed, can be done.
-
-    When the ends are decided, `fence` cannot be repeated.
-    """
+    """What is said of a fence that is not there, or was passed, can be done in that state."""
     held = Fence(FenceBy.ACL, {"n": (DENIED,)}, held_at_ms=5)
     record = MoveRecord("m", state=state, fence=held, ends={"a": {0: 5}}, topics=("a",))
     mirror: Any = SimpleNamespace()

@@ -163,10 +163,7 @@ def a_record(**changes: Any) -> MoveRecord:
 
 
 def test_it_is_the_mirror_turned_round() -> None:
-    """It reads from the cut on, renames back, and changes neither records nor configurations.
-
-    One move has one name, also if somebody else goes on with it; the next move has another.
-    """
+    """It reads from the cut on, renames back, changes nothing, and has one name for each move."""
     own = reversed_mirror(a_mirror(), a_record())
     assert [node.bootstrap_servers for node in own.source.nodes] == [("there:9092",)]
     assert own.destination_cluster.bootstrap_servers == ("here:9092",)
@@ -187,10 +184,7 @@ def test_it_is_the_mirror_turned_round() -> None:
 
 
 def test_whose_way_back_it_is() -> None:
-    """A mirror goes on after what its own way back has brought home, and no other one.
-
-    Nor one of a mirror of its name to another cluster.
-    """
+    """A mirror goes on after its own way back alone, of the same name and the same cluster."""
     tp = TopicPartition("copy.a", 1)
     own = [
         (name, reads)

@@ -52,12 +52,7 @@ def look_at(
     hidden: list[OpenTransaction] | None = None,
     **changes: Any,
 ) -> Look:
-    """A look.
-
-    Args:
-        ages: topic -> how old its oldest uncopied record is in seconds; a second by default.
-        committed: topic -> for how many seconds nothing of it was committed.
-    """
+    """A look; `ages` and `committed`: seconds by topic, of the oldest record, since a commit."""
     committed = committed or {}
     lags = {
         place: PartitionLag(records, (ages or {}).get(place.topic, 1.0) if records else 0.0)
@@ -165,10 +160,7 @@ class TestHeld:
     """What is held back."""
 
     def test_reasons(self) -> None:
-        """One item per topic and reason, with what waits in all of its topic-partitions.
-
-        One for all topics is one item; losses come first; a refused topic is held as a whole.
-        """
+        """One item per topic and reason, or for all topics; losses come first; sums of lags."""
         look = look_at([recreated("a"), recreated("a", 1), recreated("b")], {"a": 30})
         first, second = page_of(look).held
         assert first.topic_partitions == (at("a"), at("a", 1))

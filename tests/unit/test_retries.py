@@ -58,10 +58,7 @@ def test_progress_resets_the_time_limit_and_the_waits() -> None:
 
 
 def test_what_is_asked_for_ever_or_once() -> None:
-    """The wait stays the longest after any number of attempts.
-
-    A limit of zero allows one, and a wrong password does not become right by waiting.
-    """
+    """The longest wait stays; a limit of zero allows one; a wrong password is asked once."""
     clock = SleepingClock()
     answers = Mock(side_effect=[*[AWAY] * 3_000, "answer"])
     assert retry_until_no_progress(options(-1), clock)(answers) == "answer"

@@ -89,10 +89,7 @@ def test_problems_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_an_outage_is_two_lines(rounds: Rounds) -> None:
-    """One when it begins, whatever it looks like later and how many ranges it stops; one after.
-
-    Without an answer of the destination nobody knows how the source is: nothing is over.
-    """
+    """One when it begins, whatever it looks like, and one when it is over, not while unknown."""
     down = problem(SourceError("broker a cannot be reached", remedy="check that it runs"))
     hung = Problem(SourceError, FIRST, "orders-0: no answer within 2 s")
     begins = ["error: m: broker a cannot be reached; check that it runs"]
@@ -213,10 +210,7 @@ class Others(SleepingClock):
 
 
 def test_a_daemon_waits_for_another_one_that_moves() -> None:
-    """It says so once, and takes over when that one leaves records waiting for long enough.
-
-    The mark of its end is as good as any time without a commit, and a later commit undoes it.
-    """
+    """It says so once, and takes over when that one has ended, or is idle for long enough."""
     others = Others()
     assert others.looks("own", 0) == ""
     assert others.looks("other", 2).startswith("run other of another deployment copies this mirror")

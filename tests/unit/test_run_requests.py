@@ -89,14 +89,7 @@ def left_a_window_open(instance: DagsterInstance) -> None:
 
 @dataclass(frozen=True)
 class Tick:
-    """What has happened, and what a tick finds.
-
-    Args:
-        before: what has happened, the oldest first.
-        later: so many seconds after it.
-        found: of the only topic-partition.
-        starts: whether the mirror has yet to decide where it starts.
-    """
+    """What has happened, oldest first, and what a tick finds so many seconds later."""
 
     before: tuple[Callable[[DagsterInstance], None], ...] = ()
     later: float = 0.0

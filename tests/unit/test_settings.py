@@ -125,10 +125,7 @@ def test_give_up_after_applies_to_all_topics_of_a_mirror(
 
 
 def test_windows_of_lanes_and_overrides(load_mirror: Callable[..., Mirror]) -> None:
-    """A lane's replace those of the mirror as a whole; an override is a lane of its pattern.
-
-    It comes first, and inherits the mirror's window settings.
-    """
+    """A lane's replace the mirror's as a whole; an override is a lane before them, and inherits."""
     mirror = load_mirror({"@/window": {"every": "1m", **WINDOW}, "@/lanes": LANES})
     big = mirror.lanes["big_2024"].window
     assert big is not None

@@ -71,10 +71,7 @@ def ticks() -> Iterator[Ticks]:
 
 
 def test_a_topic_is_reported_at_once_and_then_every_five_minutes_if_it_grows(ticks):
-    """The rate is that since the last report; a topic that stands still stays green.
-
-    One that was created again has no rate, and one without an asset is not reported.
-    """
+    """With its rate; created again, it has none; one without an asset is not reported."""
     topics = lane("still", "t")
     first = ticks.tick(topics, snapshot(t=10, still=5))
     assert first == {
@@ -92,10 +89,7 @@ def test_a_topic_is_reported_at_once_and_then_every_five_minutes_if_it_grows(tic
 
 
 def test_many_topics_take_turns(ticks):
-    """A tick reports a few, and all ticks together report every topic once.
-
-    Nothing deletes these events, so a lane has one a minute in the long run.
-    """
+    """A tick reports a few, all ticks each of them: nothing deletes these events."""
     ten = [f"ten{number}" for number in range(10)]
     ticks.tick(lane(*ten), snapshot(**dict.fromkeys(ten, 1)))
     grown = snapshot(**dict.fromkeys(ten, 9))

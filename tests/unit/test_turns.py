@@ -183,10 +183,7 @@ def test_a_run_whose_process_has_died_blocks_nobody(instance, clock):
 
 
 def test_who_is_not_given_up(instance, clock, tmp_path):
-    """For a clock that jumps, or of another machine, or a watcher that was stopped for an hour.
-
-    One that dies before it says anything is: it would block its lane for ever.
-    """
+    """For a clock that jumps, or a watcher that was stopped; one that dies before it speaks is."""
     run(instance, Turn.COPYING)
     assert watch(instance, clock, 60, "2001-01-01T00:00:00Z") == []
     clock.jumped += 3600.0
@@ -369,10 +366,7 @@ def test_a_tick_says_for_whom_a_person_waits() -> None:
 
 
 def test_which_sessions_count_for_the_planner(instance) -> None:
-    """A queued one: it would request another with each tick. Not one that checks.
-
-    The next run copies meanwhile; when that checks, too, the first one sees it and gives up.
-    """
+    """A queued one does; one that checks does not, and gives up if a later one checks, too."""
 
     def sessions(lane: Lane = LANE) -> list[str]:
         return [found.run_id for found in turns.sessions(instance, lane)]

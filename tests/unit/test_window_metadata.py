@@ -221,10 +221,7 @@ def copied(number: int, status: Status = Status.DONE) -> Copied:
 
 
 def test_rounds_of_a_window(caplog: pytest.LogCaptureFixture) -> None:
-    """Together they have copied what each has; how it ended is what the last one says.
-
-    The line of a run says for whose quota tasks have waited.
-    """
+    """They add up, and the last says how it ended; the line says whose quota tasks waited for."""
     with caplog.at_level(logging.INFO):
         RunLog(logging.getLogger(), 0.4, brief=False).end(copied(1).result)
     waits = ("tasks waited 1.0 s for a quota of the node1", "0.5 s for a quota of the source")

@@ -56,11 +56,7 @@ _NUMBERS = 50_000_000  # of records, for each side its own
 
 
 class Storm:
-    """Writers, processes that are killed, and groups.
-
-    Args:
-        say: gets progress lines.
-    """
+    """Writers, processes that are killed, and groups; `say` gets progress lines."""
 
     def __init__(self, sides: Sides, seed: int, say: Say) -> None:
         self._sides = sides
@@ -211,12 +207,7 @@ class Storm:
 
 
 def storm(kills: int, minutes: float, seed: int, folder: Path, say: Say) -> Report:
-    """Start two brokers and mirror them to each other; return what is true at the end.
-
-    Args:
-        kills, minutes: it ends after so many, whichever is first.
-        folder: of the brokers' data and logs.
-    """
+    """Run two brokers, mirrored to each other, for so many kills or minutes; say what is true."""
     with ExitStack() as stack:
         clusters = {
             name: stack.enter_context(LocalCluster(name, folder=folder / name, config=LONG_SESSION))

@@ -68,12 +68,7 @@ class Report:
 def verdicts(
     sides: Sides, committed: Mapping[str, Values], processed: Mapping[str, Values]
 ) -> dict[str, Verdict]:
-    """Compare all with what was committed.
-
-    Args:
-        committed: the values that the writer of a side has committed, in order.
-        processed: the values that members of a group have processed, in order.
-    """
+    """Compare all with what writers have committed and members have processed, in order."""
     found: dict[str, Verdict] = {}
     side_of = {value: side for side, values in committed.items() for value in values}
     for side in SIDES:

@@ -11,11 +11,7 @@ _TIMEOUT_SECONDS = 180.0
 
 
 class BackgroundThread:
-    """A thread that stops on request and re-raises its failure in the waiting thread.
-
-    Args:
-        work: runs until the event is set.
-    """
+    """Works until an event is set; re-raises its failure in the waiting thread."""
 
     def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
         self._work = work

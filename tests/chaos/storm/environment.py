@@ -68,11 +68,7 @@ class Environment:
     def source(
         self, written: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, list[tuple[int, Record]]]:
-        """All committed records of the source by offset; both nodes must have the same.
-
-        Args:
-            written: the number of records of each topic-partition without transactions.
-        """
+        """All committed records of the source by offset; both nodes must have the same."""
         found = {}
         for at in [*sorted(written), TopicPartition(BOOKED, 0)]:
             a, b = (read(self.clusters[name].cluster(), at) for name in NODES)
@@ -103,11 +99,7 @@ class Environment:
         ]
 
     def ledger_complaint(self, expected: Mapping[TopicPartition, list[Record]]) -> str:
-        """Describe what is wrong with the ledger; empty if it is complete.
-
-        Args:
-            expected: the records that must arrive.
-        """
+        """Describe what is wrong with the ledger; empty if it has all that must arrive."""
         counts = {(at.topic, at.partition): len(records) for at, records in expected.items()}
         ends = compare.ends(self.clusters[NODES[0]], list(counts))
         return compare.ledger_complaint(self.destination, NAME, ends, counts)

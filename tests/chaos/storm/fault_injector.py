@@ -18,8 +18,6 @@ class FaultInjector:
     """Injects faults until it is stopped, and leaves all brokers running.
 
     Args:
-        watch: knows the node that is read, and whether a run copies now.
-        say: receives a line for every fault.
         spared: while one of these locks is held, nothing happens to the broker of that name.
     """
 

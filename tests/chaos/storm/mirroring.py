@@ -111,12 +111,7 @@ class Mirroring:
         self.watch = Watch(self.tally, tick)
 
     def run_once(self) -> bool:
-        """Pause, then copy everything; return whether nothing was left to copy.
-
-        Raises:
-            AssertionError: the run did not end.
-            KeyboardInterrupt: a person stopped the run.
-        """
+        """Pause, then copy everything; return whether nothing was left to copy."""
         self._clock.sleep(_REST_SECONDS)
         deadline = self._clock.monotonic() + _RUN_SECONDS
         self.tally.runs += 1

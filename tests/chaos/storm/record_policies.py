@@ -51,11 +51,7 @@ class Moody:
     """A filter that rarely raises an error, which must end its own range only."""
 
     def keep(self, _record: Any) -> bool:
-        """Keep the record, or raise.
-
-        Raises:
-            ValueError: now and then.
-        """
+        """Keep the record, or raise now and then."""
         if random.random() < _MOODY:
             raise ValueError("not now")
         return True
@@ -78,12 +74,7 @@ def comparable(topic: str, record: Any) -> Any:
 
 
 def in_place_of_spark(topic: str, batches: Iterable[Any], note: str) -> Iterator[Any]:
-    """Apply filter or select to rows as Spark does.
-
-    Args:
-        batches: Arrow batches with all columns that are always read.
-        note: the column that is null except in marker rows.
-    """
+    """Apply filter or select as Spark does; the column `note` is null except in markers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -29,12 +29,7 @@ _PROCESSES.set_forkserver_preload([__name__])
 
 
 class Tasks:
-    """Starts tasks and kills them.
-
-    Args:
-        mirror: the settings of the mirror.
-        say: receives a line for each failure.
-    """
+    """Starts tasks and kills them."""
 
     def __init__(self, mirror: Mirror, seed: int, watch: Watch, say: Callable[[str], None]) -> None:
         self._mirror = mirror
@@ -46,11 +41,7 @@ class Tasks:
         self.ended = 0
 
     def run_once(self) -> None:
-        """Start a task and kill it during its copy, unless it ends before.
-
-        Raises:
-            AssertionError: a task ended with an unexpected exit code.
-        """
+        """Start a task and kill it during its copy, unless it ends before, as expected."""
         told, telling = _PROCESSES.Pipe(duplex=False)
         process = _PROCESSES.Process(target=_copy, args=(self._mirror, telling), daemon=True)
         process.start()

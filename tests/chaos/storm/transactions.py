@@ -51,11 +51,7 @@ class Transactions:
         self.aborted = 0
 
     def write_until(self, node: str, over: threading.Event) -> None:
-        """Write one transaction after the other.
-
-        Raises:
-            KafkaException: a transaction cannot be ended as planned, so the nodes would differ.
-        """
+        """Write one after the other; each ends as planned, or the nodes would differ."""
         producer = transactional(self._nodes[node], "bookings", transaction_timeout_ms=_TIMEOUT_MS)
         chance = random.Random(self._seed)
         transaction = written = 0
@@ -84,11 +80,7 @@ class Transactions:
 
 
 class Shifts:
-    """Aborts a record in both nodes at different places: in between, the offsets differ.
-
-    Args:
-        spared: held while a transaction of the node ends, its marker included.
-    """
+    """Aborts a record in both nodes at different places: in between, the offsets differ."""
 
     def __init__(self, nodes: Mapping[str, Cluster], spared: Mapping[str, threading.Lock]) -> None:
         self._nodes = nodes
@@ -96,11 +88,7 @@ class Shifts:
         self._pace = _Pace()
 
     def write_until(self, node: str, over: threading.Event) -> None:
-        """Shift one topic after the other; the second node follows half a period later.
-
-        Raises:
-            KafkaException: a transaction cannot be ended as planned, so the nodes would differ.
-        """
+        """Shift one topic after the other; the second node follows half a period later."""
         producer = transactional(self._nodes[node], "shifts", transaction_timeout_ms=_TIMEOUT_MS)
         over.wait(_SHIFT_SECONDS / 2 * list(self._nodes).index(node))
         number = 0

@@ -26,11 +26,7 @@ _VALUE_BYTES = 1_200
 
 
 class Writer:
-    """An idempotent producer per node; records for a node that is down wait in order.
-
-    Args:
-        per_second: records per second, to each node.
-    """
+    """An idempotent producer per node; records for a node that is down wait in order."""
 
     def __init__(
         self, nodes: Mapping[str, Cluster], seed: int, per_second: int, clock: Clock

@@ -13,15 +13,7 @@ from crc32c import crc32c
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
-from tests.integration.tampering.stage import (
-    COUNT,
-    ROUNDS,
-    Action,
-    Row,
-    Stage,
-    numbered,
-    plain,
-)
+from tests.integration.tampering.stage import COUNT, ROUNDS, Action, Row, Stage, numbered, plain
 from tests.support import independent
 from tests.support.independent import Record
 from tests.support.segments import ABORT, APPEND_TIME, LogBatch, LogRecord
@@ -373,12 +365,7 @@ def remember(stage: Stage, row: Row) -> None:
 
 
 def forge_entry(mirror: str = "", topic: str = "", **fields: Any) -> Action:
-    """Append an entry made of the row's last one, whose records lie after the copies.
-
-    Args:
-        mirror: that it is to be of; `{mirror}` stands for the row's.
-        topic: the source topic that it is to be of; `{topic}` stands for the row's.
-    """
+    """Append an entry like the last one, of records after the copies; {…}: the row's own name."""
 
     def act(stage: Stage, row: Row) -> None:
         entry = dict(entries_of(stage, row)[-1])

@@ -20,12 +20,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.integration.tampering.acts import (
-    HOUR_MS,
-    delete_before,
-    ledger_expired,
-    trim_source,
-)
+from tests.integration.tampering.acts import HOUR_MS, delete_before, ledger_expired, trim_source
 from tests.integration.tampering.stage import (
     BASE_MS,
     CLOCK,
@@ -51,9 +46,15 @@ COMPACTED = {
 NOWHERE = ["127.0.0.1:1"]
 
 
-def healthy(name: str, what: str, expect: str, **more: Any) -> Row:
-    """A row with its topic."""
-    return Row(f"healthy.{name}", what, expect.replace(" ", ""), **more)
+def healthy(what: str, expect: str, **more: Any) -> Row:
+    """A row; its topic has the name that is in front."""
+    name, _, done = what.partition(": ")
+    return Row(f"healthy.{name}", done, expect.replace(" ", ""), **more)
+
+
+def quiet(what: str, **more: Any) -> Row:
+    """A row of which no column says anything."""
+    return healthy(what, ". ... ...", **more)
 
 
 def odd_records(number: int) -> list[Record]:
@@ -218,156 +219,91 @@ def _is_cleaned(cluster: Cluster, at: TopicPartition, counts: list[int]) -> bool
 
 
 HEALTHY = [
-    healthy("nothing", "nothing happens", ". ... ...", after=None),
-    healthy("verbatim", "batches that are copied byte for byte", ". ... ...", records=large),
-    healthy(
-        "odd",
-        "null keys, tombstones, empty values, headers without values",
-        ". ... ...",
-        records=odd_records,
-    ),
-    healthy("times", "times that go backwards", ". ... ...", records=out_of_order),
-    healthy("empty", "an empty topic", ". ... ...", records=none),
-    healthy("gzip", "records compressed with gzip", ". ... ...", codecs=("gzip",) * 3),
-    healthy(
-        "upgrade",
-        "producers that change their codec",
-        ". ... ...",
-        codecs=("none", "lz4", "zstd"),
-    ),
-    healthy(
-        "transactions",
-        "transactions at the source, one of them aborted",
-        ". ... ...",
-        between=transactions,
-    ),
-    healthy(
-        "append-time",
-        "a source that sets the times (`LogAppendTime`)",
-        ". ... ...",
+    quiet("nothing: nothing happens", after=None),
+    quiet("verbatim: batches that are copied byte for byte", records=large),
+    quiet("odd: null keys, tombstones, empty values, headers without values", records=odd_records),
+    quiet("times: times that go backwards", records=out_of_order),
+    quiet("empty: an empty topic", records=none),
+    quiet("gzip: records compressed with gzip", codecs=("gzip",) * 3),
+    quiet("upgrade: producers that change their codec", codecs=("none", "lz4", "zstd")),
+    quiet("transactions: transactions at the source, one of them aborted", between=transactions),
+    quiet(
+        "append-time: a source that sets the times (`LogAppendTime`)",
         config={"message.timestamp.type": "LogAppendTime"},
     ),
     healthy(
-        "append-time-there",
-        "a destination that sets the times",
+        "append-time-there: a destination that sets the times",
         ". NNN N . .",
         before=older_destination(**{"message.timestamp.type": "LogAppendTime"}),
     ),
     healthy(
-        "records-before",
-        "a destination topic with records from before the mirror",
+        "records-before: a destination topic with records from before the mirror",
         ". NN. ...",
         before=older_destination(),
     ),
     healthy(
-        "recompressed",
-        "a destination that compresses on its own",
+        "recompressed: a destination that compresses on its own",
         ". NN. N . N",
         mirror="recompressed",
         section={"topics": {"config_keys": ["retention.ms"]}},
         before=older_destination(**{"compression.type": "gzip"}),
     ),
-    healthy(
-        "codec-later",
-        "`compression.type=zstd` set on both sides after two rounds",
-        ". ... ...",
-        between=set_codec,
+    quiet(
+        "codec-later: `compression.type=zstd` set on both sides after two rounds", between=set_codec
     ),
+    quiet("codec-after: `compression.type=zstd` set on both sides after the copy", after=set_codec),
     healthy(
-        "codec-after",
-        "`compression.type=zstd` set on both sides after the copy",
-        ". ... ...",
-        after=set_codec,
-    ),
-    healthy(
-        "retention",
-        "retention deletes the oldest records on both sides",
+        "retention: retention deletes the oldest records on both sides",
         ". NNN N.N",
         records=aged,
         after=retention_passed,
     ),
     healthy(
-        "source-trimmed",
-        "retention deletes the oldest records at the source",
+        "source-trimmed: retention deletes the oldest records at the source",
         ". .NN ...",
         after=trim_source(1),
     ),
+    healthy("compacted: compaction on both sides", ". NNN N.N", config=COMPACTED, after=compacted),
+    quiet("growth: a partition more at the source", between=grow),
     healthy(
-        "compacted",
-        "compaction on both sides",
-        ". NNN N.N",
-        config=COMPACTED,
-        after=compacted,
-    ),
-    healthy("growth", "a partition more at the source", ". ... ...", between=grow),
-    healthy(
-        "renamed",
-        "another name at the destination, and `relay reset --to-current`",
+        "renamed: another name at the destination, and `relay reset --to-current`",
         ". ... ..N",
         between=renamed("healthy.renamed.new", ResetTo.CURRENT),
     ),
     healthy(
-        "renamed-again",
-        "another name at the destination, and `relay reset --to-earliest`",
+        "renamed-again: another name at the destination, and `relay reset --to-earliest`",
         ". ... ..N",
         between=renamed("healthy.renamed-again.new", ResetTo.EARLIEST),
     ),
+    quiet("replayed: a replay into another topic", after=replayed("healthy.replayed.again")),
+    quiet("replayed-here: a replay into the copies", after=replayed()),
+    quiet("filtered: a filter", override={"filters": [{"class": "user_code:Even"}]}),
     healthy(
-        "replayed",
-        "a replay into another topic",
-        ". ... ...",
-        after=replayed("healthy.replayed.again"),
-    ),
-    healthy("replayed-here", "a replay into the copies", ". ... ...", after=replayed()),
-    healthy(
-        "filtered",
-        "a filter",
-        ". ... ...",
-        override={"filters": [{"class": "user_code:Even"}]},
-    ),
-    healthy(
-        "selected",
-        "records that `select` changes",
+        "selected: records that `select` changes",
         ". .NN ...",
         override={"select": {"value": "upper(value)"}},
     ),
-    healthy(
-        "quarantined",
-        "records that go to the quarantine topic",
-        ". ... ...",
-        override={
-            "filters": [{"class": "user_code:Picky"}],
-            "on_record_error": "quarantine",
-        },
+    quiet(
+        "quarantined: records that go to the quarantine topic",
+        override={"filters": [{"class": "user_code:Picky"}], "on_record_error": "quarantine"},
     ),
-    healthy("pinned-one", "two topics copied into one", ". ... ...", to="healthy.pinned:0"),
-    healthy("pinned-two", "the other one of them", ". ... ...", to="healthy.pinned:0"),
-    healthy(
-        "leader",
-        "the leader starts again, and the mirror goes on",
-        ". ... ...",
-        then=another_run,
-    ),
-    healthy(
-        "second",
-        "a second mirror with the same destination",
-        ". ... ...",
+    quiet("pinned-one: two topics copied into one", to="healthy.pinned:0"),
+    quiet("pinned-two: the other one of them", to="healthy.pinned:0"),
+    quiet("leader: the leader starts again, and the mirror goes on", then=another_run),
+    quiet(
+        "second: a second mirror with the same destination",
         mirror="second",
         to="healthy.second.copy",
     ),
-    healthy(
-        "failover",
-        "a node is away, and another one is read",
-        ". ... ...",
+    quiet(
+        "failover: a node is away, and another one is read",
         mirror="two-nodes",
         on_node=plain,
         between=fail_over,
         after=return_of_the_node,
     ),
-    healthy(
-        "node-quarantined",
-        "a node with other records is in quarantine",
-        ". ... ...",
+    quiet(
+        "node-quarantined: a node with other records is in quarantine",
         mirror="quarantined",
         records=lambda number: numbered(300 + number * COUNT, COUNT),
         on_node=plain,
@@ -375,16 +311,14 @@ HEALTHY = [
         after=quarantine,
     ),
     healthy(
-        "loss",
-        "an accepted loss (`on_data_loss: continue`)",
+        "loss: an accepted loss (`on_data_loss: continue`)",
         "N NNN ..N",
         mirror="lossy",
         section={"on_data_loss": "continue"},
         between=accepted_loss,
     ),
     healthy(
-        "idle",
-        "nothing to copy for longer than the ledger keeps its entries",
+        "idle: nothing to copy for longer than the ledger keeps its entries",
         "N NNN . . N",
         mirror="idle",
         last=ledger_expired,

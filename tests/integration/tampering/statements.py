@@ -86,20 +86,10 @@ EDITED = [
         ".",
         lambda lines: lines[-1].update(records=7),
     ),
-    Edited(
-        "partition",
-        "a topic-partition left out",
-        ".",
-        _without_topic_partition,
-    ),
+    Edited("partition", "a topic-partition left out", ".", _without_topic_partition),
     Edited("time", "its time changed", ".", _header(made_at="2020-01-01")),
     Edited("mirror", "its mirror changed", "R", _header(mirror="main")),
-    Edited(
-        "cluster",
-        "its cluster changed",
-        "R",
-        _header(destination_cluster_id="another"),
-    ),
+    Edited("cluster", "its cluster changed", "R", _header(destination_cluster_id="another")),
 ]
 
 

@@ -29,23 +29,14 @@ from tests.support.findings import differences, notes, unreadable
 
 NOTHING, NOT_VERIFIED, FOUND, FAILED = ".", "N", "D", "F"
 _WORST = (NOTHING, NOT_VERIFIED, FAILED, FOUND)
-_STATES = {
-    State.DIFFERS: FOUND,
-    State.FAILED: FAILED,
-    State.NOT_VERIFIED: NOT_VERIFIED,
-}
+_STATES = {State.DIFFERS: FOUND, State.FAILED: FAILED, State.NOT_VERIFIED: NOT_VERIFIED}
 ALL = "*"
 """Stands for all topics of a mirror."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one column shows.
-
-    Args:
-        state: `NOTHING`, `NOT_VERIFIED`, `FOUND` or `FAILED`.
-        lines: what it says.
-    """
+    """What one column shows: its state, and the lines that it says."""
 
     state: str = NOTHING
     lines: tuple[str, ...] = ()

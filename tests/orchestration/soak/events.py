@@ -48,13 +48,7 @@ _INVALID = (
 
 
 class Seen(NamedTuple):
-    """What was observed of an event.
-
-    Args:
-        went_on: the seconds until a record arrived of those that the event leaves alone, and that
-            was written after it began; or, where nothing could arrive before, after it ended.
-        what: in words.
-    """
+    """What was seen, and the seconds until a new record came of those it leaves alone."""
 
     went_on: float
     what: str

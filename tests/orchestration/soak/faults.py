@@ -68,13 +68,7 @@ class Planned(NamedTuple):
 
 
 class Strike(NamedTuple):
-    """A fault or an event that has struck.
-
-    Args:
-        at: seconds since the start.
-        went_on: the seconds until the copy went on, see `events.Seen`.
-        seen: in words; empty for a fault.
-    """
+    """What has struck at a second, when the copy went on, and what was seen of an event."""
 
     at: float
     what: str

@@ -79,11 +79,7 @@ class Growth:
 
 
 def growth(points: Sequence[Point], since: float, limit: float, per: Per) -> Growth:
-    """Judge a series by its points from `since` on.
-
-    The slope is Theil and Sen's: the median of the slopes of all pairs of points of the same life.
-    Peaks and a single step do not change it.
-    """
+    """Judge a series from `since` on by Theil and Sen's slope: peaks and a step do not count."""
     recent = [point for point in points if point.x >= since]
     tenth = max(1, len(recent) // 10)
     first, last = (

@@ -17,14 +17,7 @@ _UNHEALTHY_SECONDS = 30.0
 
 
 class Operator:
-    """Keeps `dagster dev` running, as an operator's service manager does.
-
-    It also starts it again if it has not had its definitions for half a minute: `dagster dev` does
-    not replace a code server that was killed.
-
-    Args:
-        folder: of a relay.yaml.
-    """
+    """Keeps `dagster dev` running like a service manager, also if its code server is gone."""
 
     def __init__(self, folder: Path) -> None:
         self.deployment = Deployment(folder)

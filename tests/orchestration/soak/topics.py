@@ -94,11 +94,7 @@ class SoakTopic:
 
     @contextmanager
     def recreated(self, records: int) -> Iterator[None]:
-        """Delete the topic and create it again with some records; nothing may copy it meanwhile.
-
-        At the end of the context, the copy is the first part of what it would have become, and has
-        all that it had when the topic was deleted.
-        """
+        """Create it again with some records; in the block, its copy must keep what it had."""
         with self._writing:
             before = self._expected()
             copied = [len(records_of(self.destination, at)) for at in self.copies]
@@ -145,15 +141,7 @@ def seconds_until_copied(
     from_now: bool = True,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> float:
-    """Wait until what is written from now on arrives; return how long that takes.
-
-    Args:
-        from_now: otherwise, wait until all that is written by now has arrived.
-        meanwhile: is called again and again.
-
-    Raises:
-        AssertionError: it does not arrive in time.
-    """
+    """Wait for what is written from now on, or all that is there; call something meanwhile."""
     began = time.monotonic()
     # a number that only a record has that is written from now on, or the last one by now
     number = topic.number + (topic.rate if from_now else -1)
