@@ -102,11 +102,9 @@ class Process:
             time.sleep(0.02)
 
     def wait_until_stopped(self) -> None:
-        """Wait until it has stopped itself at its failpoint."""
         self.wait_until(lambda: self.stopped, "stopped")
 
     def send(self, sent: signal.Signals) -> None:
-        """Send it a signal."""
         self.popen.send_signal(sent)
 
     def end(self) -> int:
@@ -140,7 +138,6 @@ class Mirror:
 
     @property
     def topic(self) -> str:
-        """The topic at the destination."""
         return f"{self.name}.{self.source.topic}"
 
     def prepare(self) -> None:

@@ -103,7 +103,6 @@ class Operator:
         self._admin.elect_leaders(ElectionType.PREFERRED).result(150)
 
     def wait_until_in_sync(self) -> None:
-        """Wait until all replicas are in sync."""
         until(self._in_sync, "all replicas in sync", pause_seconds=0.2)
 
     def _in_sync(self) -> bool:

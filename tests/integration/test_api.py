@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import relay_pipelines as relay
 from relay_pipelines.model import TopicPartition
 from tests.copying import Clusters, records_of
 from tests.support import commands
+from tests.support.commands import ran
 from tests.support.findings import differences, unreadable
 from tests.support.independent import Record, create, write
 
@@ -34,15 +34,7 @@ def programs(mirror: str, topic: str) -> list[str]:
 
 def run(text: str, folder: Path) -> list[str]:
     """Run a program in the folder of relay.yaml, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=folder,
-        env=commands.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = ran(sys.executable, "-c", text, cwd=folder, env=commands.environment())
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -15,6 +15,7 @@ from crc32c import crc32c
 from tests.chaos.harness import ROOT
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import Client
+from tests.support.commands import ran
 from tests.support.independent import until
 
 pytestmark = pytest.mark.long  # what set-up made is used by all sessions of the suite
@@ -102,14 +103,13 @@ def test_an_archive_of_another_jdk_is_ignored(client: Client, made: Path, tmp_pa
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     """If the JVM cannot write all of the archive, there is none, and the reason is one line."""
     limit = 20_000_000
-    done = subprocess.run(
-        [sys.executable, "-m", "relay_pipelines.spark.class_archive"],
+    done = ran(
+        sys.executable,
+        "-m",
+        "relay_pipelines.spark.class_archive",
         cwd=ROOT,
         env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: no archive of Spark's classes: ")

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from relay_pipelines.spark import jvm
 from relay_pipelines.spark.connect_server import ConnectServer
 from relay_pipelines.spark.defaults import SMALL_JVM
 from tests.support import command_lines
+from tests.support.commands import ran
 from tests.support.independent import until
 
 SECRET, FILES = "spark.hadoop.fs.s3a.secret.key", "spark.sql.files.maxPartitionNum"
@@ -95,11 +95,8 @@ def test_a_server_is_started_once_and_stopped(
     assert not any("the-horse-of-s3" in line for line in lines)
     assert not list((tmp_path / "state").rglob("server.conf"))
     asked = f"s = connect(remote={remote!r}); print(s.conf.get({FILES!r}), s.conf.get({PARTS!r}))"
-    answer = subprocess.run(
-        [sys.executable, "-c", f"from relay_pipelines.spark.session import connect; {asked}"],
-        capture_output=True,
-        text=True,
-        check=False,
+    answer = ran(
+        sys.executable, "-c", f"from relay_pipelines.spark.session import connect; {asked}"
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "7 3\n"

@@ -533,7 +533,6 @@ def headers_of(cleaned: Mirror, end: int) -> list[BatchHeader]:
 
 
 def left_below(cleaned: Mirror, end: int) -> list[Record]:
-    """What the cleaner has left below an offset."""
     return [record for offset, record in read(cleaned.source, cleaned.at) if offset < end]
 
 

@@ -23,7 +23,7 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.spark.defaults import SMALL_JVM
 from tests.conftest import LocalSpark
-from tests.support.commands import environment
+from tests.support.commands import environment, ran
 from tests.support.doc_blocks import NOT_RUN, Block, blocks
 from tests.support.independent import CREATE_TIME, Record, create, until, write
 
@@ -145,15 +145,12 @@ class Reader:
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "SPARK_CONF_DIR": str(folder),
         }
-        done = subprocess.run(
-            [sys.executable, "example.py"],
+        done = ran(
+            sys.executable,
+            "example.py",
             cwd=folder,
             env={key: value for key, value in own.items() if not key.startswith("PYSPARK")},
             input="\n",
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         return done.stdout

@@ -22,6 +22,7 @@ from tests.integration import spark_processes
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client
 from tests.support import commands
+from tests.support.commands import ran
 from tests.support.independent import until
 
 PROGRAM = """
@@ -163,14 +164,7 @@ print(Session(Spark())().range(2).count())
 
 def test_it_is_neither_changed_nor_ended() -> None:
     """Before that, two threads that start a session at once start one JVM."""
-    done = subprocess.run(
-        [sys.executable, "-c", OWN_SESSION],
-        env=commands.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
+    done = ran(sys.executable, "-c", OWN_SESSION, env=commands.environment())
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["1 JVM", "False 5 False", "99", "3", "7 0", "2"]
     assert "spark.conf: the Spark of this process ignores spark.driver.memory" in done.stderr
@@ -192,7 +186,6 @@ def test_speculation_is_refused(client: Client, tmp_path: Path) -> None:
 def test_speculation_of_a_connect_server_is_refused(
     client: Client, tmp_path: Path, bare_python: Path
 ) -> None:
-    """Speculation of a Spark Connect server is refused, too."""
     speculating = {"spark.speculation": "true"}
     with spark_processes.connect_server(
         tmp_path / "server", bare_python, speculating, {}
@@ -249,14 +242,14 @@ def started(
     conf: dict[str, str], prefix: list[str], **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Start a session in a process of its own, and let it count."""
-    return subprocess.run(
-        [*prefix, sys.executable, "-c", COUNTING, json.dumps(conf)],
+    return ran(
+        *prefix,
+        sys.executable,
+        "-c",
+        COUNTING,
+        json.dumps(conf),
         cwd=ROOT,
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
     )
 
 

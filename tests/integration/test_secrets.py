@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import sqlite3
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from tests.integration.guarded import PASSWORD
 from tests.orchestration.in_process_environment import InProcessEnvironment, checks, failure, shared
 from tests.support import command_lines, independent
 from tests.support.certificates import encrypted
+from tests.support.commands import ran
 from tests.support.independent import TopicPartition
 from tests.support.token_endpoint import CLIENT, TokenEndpoint
 
@@ -173,14 +173,12 @@ def test_commands_print_no_secret(
     temporary = hunt.folder / "tmp"
     temporary.mkdir()
     with command_lines.of_children() as lines:
-        done = subprocess.run(
-            [RELAY, "--debug", "run"],
+        done = ran(
+            RELAY,
+            "--debug",
+            "run",
             cwd=hunt.folder,
             env=os.environ | {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
         )
     assert done.returncode == 0, done.stderr
     assert any("SparkSubmit" in line for line in lines)

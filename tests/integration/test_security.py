@@ -65,7 +65,6 @@ def mirror(guarded: LocalCluster, topic_name: str) -> Mirror:
 
 
 def allow_copy(mirror: Mirror, user: str) -> None:
-    """Grant a user what the copy of a mirror needs."""
     read, write = AclOperation.READ, AclOperation.WRITE
     assert mirror.to is not None
     needed = [

@@ -54,7 +54,6 @@ class Question:
 
     @property
     def serving(self) -> str:
-        """The address of the source."""
         return ",".join(self.source.bootstrap_servers)
 
     def snapshot(self) -> ClusterSnapshot:
@@ -180,7 +179,6 @@ def test_append_time_counts_where_the_broker_sets_it(
 
 
 def test_topics_of_two_lanes_must_not_share_a_destination(question: Question) -> None:
-    """Two lanes must not copy to one destination topic: each refuses its own topic."""
     other = f"{question.topic}-other"
     create(question.source, other, 1, KEPT)
     mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})

@@ -23,6 +23,7 @@ from tests.integration.conftest import Trap
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
 from tests.support import command_lines, commands
+from tests.support.commands import ran
 from tests.support.independent import Record, create, producer, put, read, records_of, until, write
 
 FRAME = """
@@ -48,13 +49,8 @@ def test_a_run_on_a_cold_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has as many tasks as the work is worth, though no executor has registered yet."""
-    told = subprocess.run(
-        [bare_python, "-c", "import pyspark, relay_pipelines"],
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
-    assert b"No module named 'relay_pipelines'" in told.stderr
+    told = ran(bare_python, "-c", "import pyspark, relay_pipelines", cwd=tmp_path)
+    assert "No module named 'relay_pipelines'" in told.stderr
     source, destination = sides
     create(source, topic_name, partitions=36)
     sender = producer(source)
@@ -257,13 +253,7 @@ def test_spark_connect_copies_for_several_clients(
     topic = ranges[0].source.topic_partition.topic
     section = commands.mirror(job.node, job.destination, topic)
     config = commands.configured(tmp_path, {mirror.name: section})
-    done = subprocess.run(
-        [sys.executable, "-c", WINDOW, connect_remote, config, mirror.name, topic],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = ran(sys.executable, "-c", WINDOW, connect_remote, config, mirror.name, topic)
     records = sum(len(records_of(job.destination, one.destination)) for one in ranges)
     assert done.stdout == f"{records} {records} {{''}}\n", done.stderr
     (line,) = done.stderr.splitlines()
@@ -289,13 +279,7 @@ print(SparkSession.builder.remote(remote).getOrCreate() is mine)
 
 def test_a_program_keeps_its_session_of_spark_connect(connect_remote: str) -> None:
     """It is neither taken nor ended."""
-    done = subprocess.run(
-        [sys.executable, "-c", OWN_SESSION, connect_remote],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = ran(sys.executable, "-c", OWN_SESSION, connect_remote)
     assert done.stdout.splitlines() == ["False 5 False", "3", "True"], done.stderr
 
 
@@ -401,14 +385,14 @@ def test_registering_is_all_that_a_data_frame_needs(
     config = commands.configured(tmp_path, {topic_name: section})
     options = {"config": str(config), "subscribe": topic_name, "minPartitions": "2"}
     unset = {key: value for key, value in os.environ.items() if key != "PYSPARK_PYTHON"}
-    done = subprocess.run(
-        [sys.executable, "-c", FRAME, session, str(options)],
+    done = ran(
+        sys.executable,
+        "-c",
+        FRAME,
+        session,
+        str(options),
         cwd=tmp_path,
         env=unset | {"SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
     )
     assert done.stdout == "11\n", done.stderr[-3000:]
     assert "has been added already" not in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sysconfig
 import tarfile
 import urllib.request
@@ -23,6 +22,7 @@ from tests.integration import spark_processes
 from tests.integration.conftest import Trap
 from tests.integration.spark_driver import ON_LOOPBACK
 from tests.support import commands, hadoop, wheel
+from tests.support.commands import ran
 from tests.support.doc_blocks import blocks
 from tests.support.hadoop import Hadoop
 from tests.support.independent import until
@@ -192,12 +192,8 @@ class Submission:
         command += ["--archives", f"{self._archive}#environment"]
         command += ["--files", f"{config}#relay.yaml"]
         command += [word for pair in conf.items() for word in ("--conf", "=".join(pair))]
-        done = subprocess.run(
-            [*command, self._script, "--config", "relay.yaml", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=CONTAINER_SECONDS,
+        done = ran(
+            *command, self._script, "--config", "relay.yaml", *arguments, timeout=CONTAINER_SECONDS
         )
         found = re.findall(r"Submitted application (\S+)", done.stderr)
         assert found, done.stderr

@@ -122,7 +122,6 @@ def reload(dagster: Dagster) -> None:
 
 
 def add_partition(dagster: Dagster, name: str, key: str) -> None:
-    """Add a key to a set of windows by hand."""
     selector = {"repositorySelector": REPOSITORY, "name": name, "key": key}
     answer = dagster.ask(_ADD_PARTITION, selector)["addDynamicPartition"]
     assert answer["__typename"] == "AddDynamicPartitionSuccess", answer

@@ -136,7 +136,6 @@ class InProcessEnvironment:
         )
 
     def copy_of(self, topic: str, partition: int = 0) -> TopicPartition:
-        """Where the copies of a topic-partition are."""
         return TopicPartition(f"{self.name}.{topic}", partition)
 
     def read(self, topic: str, partition: int = 0) -> list[str]:
@@ -158,7 +157,6 @@ class InProcessEnvironment:
         independent.create(self.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
 
     def take_large(self, topic: str) -> None:
-        """Let it take them."""
         copy, kind = self.copy_of(topic).topic, ResourceType.TOPIC
         independent.configure(self.destination.cluster(), kind, copy, max_message_bytes=5000)
 
@@ -355,7 +353,6 @@ def checks(result: Result, name: str = naming.MESSAGE_COUNTS) -> dict[str, Evalu
 
 
 def passed(result: Result, name: str = naming.MESSAGE_COUNTS) -> dict[str, bool]:
-    """Whether each of them passed."""
     return {topic: found.passed for topic, found in checks(result, name).items()}
 
 
@@ -384,7 +381,6 @@ def evaluations(result: SensorResult, check: str) -> list[Evaluation]:
 
 
 def by_topic(result: SensorResult, check: str) -> dict[str, Evaluation]:
-    """The same by topic."""
     return {each.asset_key.path[-1]: each for each in evaluations(result, check)}
 
 

@@ -61,7 +61,6 @@ def shown(environment: InProcessEnvironment, topic: str) -> str | None:
 
 
 def by_schedule(environment: InProcessEnvironment, day: int = 1) -> Result:
-    """Audit as the schedule does on a day of November 2026."""
     now = dt.datetime(2026, 11, day, 3, tzinfo=dt.UTC)
     return environment.schedule(naming.sample_audit(environment.name), now)
 

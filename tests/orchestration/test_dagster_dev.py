@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -21,6 +20,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment, process_of
+from tests.support.commands import ran
 from tests.support.http_server import Answer, serving
 from tests.support.independent import Record, create, read, write
 
@@ -212,8 +212,8 @@ def test_a_broken_configuration(dev: DevEnvironment) -> None:
 
     config.write_text("mirrors:\n  - a\n  b: 1\n")
     command = [sys.executable, "-m", "dagster", "definitions", "validate"]
-    own: dict[str, Any] = {"cwd": dev.folder, "env": os.environ | {"RELAY_CONFIG": str(config)}}
-    validated = subprocess.run(command, **own, capture_output=True, text=True, check=False)
+    own = os.environ | {"RELAY_CONFIG": str(config)}
+    validated = ran(*command, cwd=dev.folder, env=own)
     assert validated.returncode == 1
     _, _, shown = validated.stdout.partition("Validation failed for code location")
     assert shown.startswith(

@@ -70,7 +70,6 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
 
 
 def _hang_spark(dagster: Dagster, run_id: str) -> None:
-    """Stop the JVM of a session."""
     below = psutil.Process(process_of(dagster, run_id)).children()
     (jvm,) = [child for child in below if child.name() == "java"]
     jvm.suspend()

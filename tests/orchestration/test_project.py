@@ -33,6 +33,7 @@ from tests.copying import records_of
 from tests.orchestration import graphql
 from tests.orchestration.in_process_environment import InProcessEnvironment, failure
 from tests.support import wheel
+from tests.support.commands import ran
 from tests.support.independent import Record, create, write
 
 DG = Path(sys.executable).parent / "dg"
@@ -113,8 +114,7 @@ class Project:
         shutil.copy(CONFIG_FOLDER / "dagster.yaml", folder)
 
     def dg(self, *arguments: str) -> str:
-        run: dict[str, Any] = {"cwd": self.folder, "env": self.environment, "text": True}
-        done = subprocess.run([DG, *arguments], capture_output=True, check=False, **run)
+        done = ran(DG, *arguments, cwd=self.folder, env=self.environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -242,7 +242,6 @@ def batches(dagster: Dagster) -> list[graphql.Run]:
 
 
 def invoices(project: Project) -> dict[str, bytes]:
-    """The value of the one record of each window, from the project's asset."""
     folder = project.folder / "invoices"
     if not folder.exists():
         return {}

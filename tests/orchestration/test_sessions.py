@@ -80,7 +80,6 @@ class Sessions:
         return self.environment.log(self.environment.instance.get_runs()[0].run_id)
 
     def passes(self, topic: str, check: str = naming.MESSAGE_COUNTS) -> bool:
-        """Whether a check of a topic passed when it was evaluated last."""
         return self.environment.last_check(check, topic).passed
 
     def why(self, topic: str) -> str:
@@ -113,7 +112,6 @@ class Sessions:
 def sessions(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Sessions]:
-    """Sessions of a mirror of the topics."""
     monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
     with ThreadPoolExecutor(3) as threads:
         found = Sessions(environment, threads)

@@ -240,7 +240,6 @@ class Nasty:
 def batch(
     span: int, kept: Sequence[int], records: Sequence[tuple[bytes | None, bytes]], producer: int
 ) -> tuple[BatchHeader, bytes]:
-    """Return a batch over so many offsets of which some have a record."""
     if not kept:
         header = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0, span - 1, NOW, NOW, -1, -1, -1, 0)
         return _checked(header, b"")

@@ -48,7 +48,6 @@ def grant(cluster: Cluster, acls: Iterable[AclBinding]) -> None:
 
 
 def as_filter(acl: AclBinding) -> AclBindingFilter:
-    """Return the filter that only this ACL passes."""
     return AclBindingFilter(
         acl.restype,
         acl.name,

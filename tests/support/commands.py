@@ -20,12 +20,14 @@ from relay_pipelines.model import Cluster
 RELAY = Path(sys.executable).parent / "relay"
 
 
+def ran(*words: str | Path, timeout: float = 300, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program as a process and wait until it exits; `more` as `subprocess.run` has it."""
+    own: dict[str, Any] = {"capture_output": True, "text": True} | more
+    return subprocess.run(words, check=False, timeout=timeout, **own)
+
+
 def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a process and wait until it exits."""
-    command: list[str | Path] = [RELAY, "--config", config, *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env=environment()
-    )
+    return ran(RELAY, "--config", config, *arguments, env=environment())
 
 
 def relay_here(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -102,7 +102,6 @@ class Copied:
         return found.chains[self.at]
 
     def recount(self, wanted: OffsetRange, generation: int) -> Recount:
-        """Recount a window that was planned in a generation."""
         options, generations = self.mirror().copy_options, {self.at: generation}
         found = recount(self.name, [wanted], self.destination, options, CLOCK, 0, generations)
         return found.counted[self.at]
@@ -116,7 +115,6 @@ def source_recreated(copied: Copied) -> None:
 
 
 def destination_deleted(copied: Copied) -> None:
-    """Delete the destination topic, and write more at the source."""
     delete(copied.destination, copied.to.topic)
     copied.expected = []
     copied.write(10, 5)

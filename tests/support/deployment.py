@@ -25,6 +25,7 @@ import yaml
 
 from relay_pipelines.local_kafka.ports import free_ports
 from tests.chaos.harness import kill
+from tests.support.commands import ran
 from tests.support.independent import until
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,6 @@ class Instruction:
 
 
 def instructions(dockerfile: Path) -> list[Instruction]:
-    """Read a Dockerfile."""
     lines = [line for line in dockerfile.read_text().splitlines() if not line.startswith("#")]
     whole = "\n".join(lines).replace("\\\n", "")
     found = []
@@ -211,9 +211,7 @@ class Compose:
 
         def healthy() -> bool:
             words, own = self._translated(command), self._environment(name)
-            done = subprocess.run(
-                words, env=own, cwd=self._image.root, capture_output=True, check=False
-            )
+            done = ran(*words, env=own, cwd=self._image.root)
             return done.returncode == 0
 
         until(healthy, f"the health of {name}, see {self.log(name)}", _START_SECONDS, 3.0)

@@ -100,7 +100,6 @@ class World:
         return found
 
     def recounted(self) -> Audit:
-        """Recount all that the ledger has."""
         with self.answering():
             sides = Sides("m", self.mirror, Clock())
             return compared(begin(sides, AuditRequest(level=Level.RECOUNT)))

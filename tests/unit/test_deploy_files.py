@@ -44,7 +44,7 @@ def texts(steps: list[Instruction], name: str) -> list[str]:
 
 
 def test_how_the_image_is_built(steps):
-    """Pinned, not as root by a number that Kubernetes checks, and no shell before commands."""
+    """All is pinned but Debian's packages; not as root, by a number; no shell before commands."""
     images = [text.partition(" AS ")[0] for text in texts(steps, "FROM")]
     assert all(PINNED.fullmatch(image) for image in images)
     assert len(set(images)) == 1, "the environment is copied, so its Python must be the same"
@@ -57,10 +57,6 @@ def test_how_the_image_is_built(steps):
     assert apt.endswith("rm -rf /var/lib/apt/lists/*")
     assert "openjdk-17-jre-headless" in apt
     assert all(text.startswith("[") for text in texts(steps, "ENTRYPOINT") + texts(steps, "CMD"))
-
-
-def test_nothing_unpinned_is_downloaded(steps):
-    """The lock file pins packages with their hashes; only Debian's own packages have no version."""
     assert not texts(steps, "ADD")
     for run in texts(steps, "RUN"):
         assert not re.search(r"\b(curl|wget|git clone)\b|https?://", run)
@@ -227,8 +223,8 @@ def test_pods_run_as_the_image_does(steps, spec):
     assert container["resources"]["requests"]
 
 
-def test_prometheus_reaches_the_exporter_of_kubernetes():
-    """One port in its command, its annotations and its service."""
+def test_who_reaches_whom_in_kubernetes():
+    """One port of the exporter; the network policy names all that driver and location listen at."""
     (container,) = exporter()["spec"]["containers"]
     (port,) = (each["containerPort"] for each in container["ports"])
     assert container["args"][-2:] == ["--port", str(port)]
@@ -237,6 +233,21 @@ def test_prometheus_reaches_the_exporter_of_kubernetes():
     (served,) = manifest("Service")["spec"]["ports"]
     assert (served["port"], served["targetPort"]) == (port, container["ports"][0]["name"])
     assert manifest("Service")["spec"]["selector"] == exporter()["metadata"]["labels"]
+    policy = manifest("NetworkPolicy")["spec"]
+    ports = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    (container,) = pod()["containers"]
+    values = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text())
+    (location,) = values["dagster-user-deployments"]["deployments"]
+    (metrics,) = exporter()["spec"]["containers"]
+    served = [port["containerPort"] for port in container["ports"] + metrics["ports"]]
+    assert ports == {*served, location["port"]}
+    image = location["image"]
+    assert fnmatch(f"{image['repository']}:{image['tag']}", container["image"])
+    assert policy["podSelector"]["matchLabels"].items() <= location["labels"].items()
+    assert "POD_IP" in {variable["name"] for variable in location["env"]}
+    assert values["postgresql"]["postgresqlHost"].count(".") == 2, "it is in another namespace"
+    anywhere = [rule for rule in policy["egress"] if "to" not in rule]
+    assert 5432 in {port["port"] for rule in anywhere for port in rule["ports"]}
 
 
 def test_the_configurations_load(tmp_path):
@@ -263,22 +274,3 @@ def test_the_configurations_load(tmp_path):
     with_spark = load(path, variables | spark["data"])
     assert with_spark.spark.master == "k8s://https://kubernetes.default.svc"
     assert with_spark.spark.conf["spark.kubernetes.namespace"] == "default"
-
-
-def test_pods_can_reach_what_they_need():
-    """The network policy names the ports of the driver, the exporter and the code location."""
-    policy = manifest("NetworkPolicy")["spec"]
-    ports = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
-    (container,) = pod()["containers"]
-    values = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text())
-    (location,) = values["dagster-user-deployments"]["deployments"]
-    (metrics,) = exporter()["spec"]["containers"]
-    served = [port["containerPort"] for port in container["ports"] + metrics["ports"]]
-    assert ports == {*served, location["port"]}
-    image = location["image"]
-    assert fnmatch(f"{image['repository']}:{image['tag']}", container["image"])
-    assert policy["podSelector"]["matchLabels"].items() <= location["labels"].items()
-    assert "POD_IP" in {variable["name"] for variable in location["env"]}
-    assert values["postgresql"]["postgresqlHost"].count(".") == 2, "it is in another namespace"
-    anywhere = [rule for rule in policy["egress"] if "to" not in rule]
-    assert 5432 in {port["port"] for rule in anywhere for port in rule["ports"]}

@@ -210,8 +210,8 @@ def test_a_topic_is_stored_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])
-def test_a_key_is_added_to_many_sets_at_once(kind: str, tmp_path: Path) -> None:
-    """Sets that have it keep it once, and have no others."""
+def test_keys_of_windows_come_and_go(kind: str, tmp_path: Path) -> None:
+    """Many sets keep a key once; a check keeps its state, if last evaluated in an old window."""
     names = [f"m/{number}/windows" for number in range(event_store._VALUES + 2)]
     with instance_of(kind, tmp_path / "dagster") as instance:
         instance.add_dynamic_partitions(names[1], ["w1", "w0"])
@@ -220,11 +220,6 @@ def test_a_key_is_added_to_many_sets_at_once(kind: str, tmp_path: Path) -> None:
         keys = rows(instance, DynamicPartitionsTable, "partitions_def_name", "partition")
     expected = sorted([*((name, "w1") for name in names), (names[1], "w0")])
     assert sorted(tuple(key.values()) for key in keys) == expected
-
-
-@pytest.mark.parametrize("kind", ["files", "memory"])
-def test_old_windows_leave_the_newest_evaluations(kind: str, tmp_path: Path) -> None:
-    """A check keeps its state, also one that was last evaluated in an old window."""
     seldom = dg.AssetKey(["m", "seldom"])
 
     def windows(context: dg.OpExecutionContext) -> Iterator[Any]:
@@ -234,7 +229,7 @@ def test_old_windows_leave_the_newest_evaluations(kind: str, tmp_path: Path) -> 
             batch = [counts(asset_key=key, passed=True) for key in keys]
             yield from event_store.store(context, batch)
 
-    with instance_of(kind, tmp_path / "dagster") as instance:
+    with instance_of(kind, tmp_path / "old") as instance:
         assert ran(instance, windows).success
         names = ["m/orders/windows", "m/main/plans"]
         for window in ("w1", "w2", "w3"):

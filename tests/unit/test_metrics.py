@@ -128,7 +128,7 @@ def test_failures_count_on_the_side_that_caused_them(observer: MetricsObserver) 
 def test_served_during_the_run_and_written_at_its_end(
     observer: MetricsObserver, tmp_path: Path
 ) -> None:
-    """The address answers until the run ends; then there is the file, and no temporary one."""
+    """Then there is the file, no temporary one; of its health, 503 says what is wrong."""
     address = "127.0.0.1:{}".format(*free_ports(1))
     textfile = tmp_path / "relay.prom"
     metrics = Metrics.model_validate({"address": address, "textfile": str(textfile)})
@@ -142,11 +142,6 @@ def test_served_during_the_run_and_written_at_its_end(
     assert [path.name for path in tmp_path.iterdir()] == ["relay.prom"]
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://{address}/metrics")
-
-
-def test_its_own_health(observer: MetricsObserver) -> None:
-    """It answers 503 and says why, for as long as something is wrong."""
-    address = "127.0.0.1:{}".format(*free_ports(1))
     wrong = ["no longer looks at m"]
     endpoint = Endpoint(address, observer.registry, "", lambda: "".join(wrong))
     endpoint.open()

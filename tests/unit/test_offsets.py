@@ -193,7 +193,7 @@ def answer_of(group: str, offset: int = 9) -> Answer:
 
 
 def test_positions_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of a group that do not mean the same; those of a log that is gone."""
+    """Of two meanings, of a log that is gone, of a group that is hidden: others are moved."""
     monkeypatch.setattr(groups, "group_commits", lambda *_: ({}, {}))
     answers = [answer_of("g", 7), answer_of("g", 9)]
     (first, second) = moved({"g": answers}, execute=True)["g"]
@@ -206,10 +206,6 @@ def test_positions_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (applied,) = moved({"g": found}, topic_id=topic_id)["g"]
         assert applied.state is state, applied.why
     assert applied.why == f"the topic of {THERE} was created again since it was translated"
-
-
-def test_a_group_that_the_user_may_not_see_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is one line, where it is read and where it is moved."""
     hidden = PermissionDeniedError("the user lacks Describe on group hidden")
     commits = {"ok": {HERE: CommittedOffset(7)}}
     monkeypatch.setattr(groups, "group_commits", lambda *_: (commits, {"hidden": hidden}))

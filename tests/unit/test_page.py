@@ -130,8 +130,8 @@ def test_what_no_cluster_says_is_unknown() -> None:
     assert {case[4] for case in STATES_FOUND} | away_states == set(State)
 
 
-def test_topics_that_all_wait_are_not_held_back_beside_others() -> None:
-    """A copier that hangs for longer than a short target leaves no topic out: nobody copies."""
+def test_who_is_not_copied_and_who_copies() -> None:
+    """Nobody is held back beside others if all wait; what is known is said, not guessed."""
     window = MIRROR.window.model_copy(update={"lag_target": 30_000})
     short: dict[str, Any] = {"sides": Sides("m", MIRROR.model_copy(update={"window": window}))}
     late = look_at([waiting("a"), waiting("b")], {"a": 40, "b": 45}, {"a": 41, "b": 42}, **short)
@@ -139,10 +139,6 @@ def test_topics_that_all_wait_are_not_held_back_beside_others() -> None:
     assert (page.state, page.held) == (State.BEHIND, ())
     alone = page_of(look_at([waiting("a")], {"a": 40}, {"a": 41}, **short))
     assert (alone.state, alone.held) == (State.BEHIND, ())
-
-
-def test_who_copies() -> None:
-    """What is known is said, not guessed; a reset shows no copier."""
     look = look_at([waiting("a"), copied("b")], {"a": 700}, {"a": 800, "b": 3})
     (held,) = page_of(look).held
     assert held.what == (

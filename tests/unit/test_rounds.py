@@ -34,6 +34,7 @@ from relay_pipelines.run.session import StopSignal
 from tests.support.config_files import MINIMAL
 from tests.support.sleeping_clock import SleepingClock
 from tests.support.tables import titled
+from tests.support.wordings import Wordings
 
 FIRST, SECOND = (TopicPartition("orders", partition) for partition in range(2))
 
@@ -60,10 +61,11 @@ def rounds(capsys: pytest.CaptureFixture[str]) -> Rounds:
 @pytest.mark.parametrize("text", ["0", "0s", "-1s", "999ms", "soon", "10", "", "1 week", "1e3s"])
 def test_a_wrong_duration_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It is refused before relay.yaml is read, with the value and an example: exit code 2."""
-    assert main(["-c", "none.yaml", "run", f"--every={text}"]) == 2
-    assert capsys.readouterr().err == (
-        f"error: --every {text!r} is not a duration of 1s or more; write it as 1s, 10s or 5m\n"
-    )
+    for command in (["run"], ["status", "--watch"]):
+        assert main(["-c", "none.yaml", *command, f"--every={text}"]) == 2
+        assert capsys.readouterr().err == (
+            f"error: --every {text!r} is not a duration of 1s or more; write it as 1s, 10s or 5m\n"
+        )
     for accepted in ("1s", "1000ms", "2.5s", "10S", "5m", "1h"):
         assert main(["-c", "none.yaml", "run", "--every", accepted]) == 2
         assert capsys.readouterr().err.startswith("error: none.yaml does not exist; ")
@@ -88,29 +90,6 @@ def test_problems_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ]
 
 
-def test_an_outage_is_two_lines(rounds: Rounds) -> None:
-    """One when it begins, whatever it looks like, and one when it is over, not while unknown."""
-    down = problem(SourceError("broker a cannot be reached", remedy="check that it runs"))
-    hung = Problem(SourceError, FIRST, "orders-0: no answer within 2 s")
-    begins = ["error: m: broker a cannot be reached; check that it runs"]
-    assert rounds.next() == []
-    assert rounds.next(down, hung) == begins
-    assert rounds.next(hung) == []
-    assert rounds.lasting.exit_code == 1
-    assert rounds.next() == ["m: over after 20 s: broker a cannot be reached"]
-    assert rounds.next() == []
-    assert rounds.lasting.exit_code == 0
-    assert rounds.next(down) == begins
-    rounds.next()
-    lost = problem(RetentionPassedError("retention took [0, 5)", topic_partition=FIRST, offset=0))
-    away = problem(DestinationError("broker b cannot be reached"))
-    assert len(rounds.next(lost)) == 1
-    assert rounds.next(away, complete=False) == ["error: m: broker b cannot be reached"]
-    assert rounds.lasting.exit_code == 3
-    assert rounds.next(lost) == ["m: over after 10 s: broker b cannot be reached"]
-    assert rounds.lasting.exit_code == 3
-
-
 def lost(at: TopicPartition, end: int) -> Problem:
     return problem(RetentionPassedError(f"retention took [0, {end})", topic_partition=at))
 
@@ -119,74 +98,42 @@ def denied(topic: str, lag: int) -> Problem:
     return problem(PermissionDeniedError(f"topic '{topic}' may not be read, {lag} are left"))
 
 
+DOWN = problem(SourceError("broker a cannot be reached", remedy="check that it runs"))
+LATE = Problem(SourceError, FIRST, "orders-0: no answer within 2 s")
+AWAY = problem(DestinationError("broker b cannot be reached"))
 HUNG = [problem(SourceError("no leader", topic_partition=at)) for at in (FIRST, SECOND)]
 FENCED = [Problem(FencedError, at, f"{at}: another run") for at in (FIRST, SECOND)]
-DENIED, OTHER, SPARK = denied("a1", 3), denied("a2", 3), problem(RelayError("Spark failed"))
-TOLD_APART = {  # what each round finds, and its lines
+DENIED, MORE, OTHER = denied("a1", 3), denied("a1", 4), denied("a2", 3)
+SPARK, LOOP = problem(RelayError("Spark failed")), problem(ConfigError("a loop"))
+MANY = [lost(TopicPartition(f"t{number}", 0), 5) for number in range(500)]
+FOUND: dict[str, list[list[Problem]]] = {  # what each round finds
+    "an outage, whatever it looks like": [[], [DOWN, LATE], [LATE], [], [], [DOWN], []],
+    "nothing is over while the destination is away": [[lost(FIRST, 5)], [AWAY], [lost(FIRST, 5)]],
+    "what fails after an outage has a round to recover": [[DOWN, *HUNG[:1]], *[HUNG[:1]] * 2, []],
+    "many at once are few lines": [MANY, MANY[:3]],
     "losses by topic-partition; the offsets in them may grow": [
-        ([lost(FIRST, 5)], ["error: m: orders-0: retention took [0, 5)"]),
-        ([lost(FIRST, 9), lost(SECOND, 5)], ["error: m: orders-1: retention took [0, 5)"]),
-        ([lost(FIRST, 9)], ["m: over after 10 s: orders-1: retention took [0, 5)"]),
+        [lost(FIRST, 5)],
+        [lost(FIRST, 9), lost(SECOND, 5)],
+        [lost(FIRST, 9)],
     ],
-    "what no outage explains, while another one lasts, and each recovery": [
-        (HUNG[:1], ["error: m: orders-0: no leader"]),
-        (HUNG, ["error: m: orders-1: no leader"]),
-        (HUNG[1:], ["m: over after 20 s: orders-0: no leader"]),
-        ([], ["m: over after 20 s: orders-1: no leader"]),
-    ],
-    "errors of whole topics by the names in them, not by the numbers": [
-        ([DENIED], ["error: m: topic 'a1' may not be read, 3 are left"]),
-        ([denied("a1", 4), OTHER], ["error: m: topic 'a2' may not be read, 3 are left"]),
-        ([OTHER], ["m: over after 20 s: topic 'a1' may not be read, 3 are left"]),
-    ],
-    "a fight with another deployment is one line; a job that fails hides no setting": [
-        (FENCED, ["error: m: orders-0: another run"]),
-        ([*FENCED, SPARK], ["error: m: Spark failed"]),
-        ([*FENCED, SPARK, problem(ConfigError("a loop"))], ["error: m: a loop"]),
+    "what no outage explains, while another one lasts": [HUNG[:1], HUNG, HUNG[1:], []],
+    "errors of topics by their names, not by numbers": [[DENIED], [MORE, OTHER], [OTHER]],
+    "a fight is one line; a job that fails hides nothing": [
+        FENCED,
+        [*FENCED, SPARK],
+        [*FENCED, SPARK, LOOP],
     ],
 }
 
 
-@pytest.mark.parametrize("title", TOLD_APART)
-def test_problems_are_told_apart(rounds: Rounds, title: str) -> None:
-    """Each has a line when it begins, and one when it is over."""
-    found = [rounds.next(*problems) for problems, _ in TOLD_APART[title]]
-    assert found == [lines for _, lines in TOLD_APART[title]]
-    lasting = [each.kind.exit_code for each in TOLD_APART[title][-1][0]]
-    assert rounds.lasting.exit_code == max(lasting, default=0)
-
-
-def test_what_still_fails_when_an_outage_is_over_is_a_problem_of_its_own(rounds: Rounds) -> None:
-    """What failed beside the outage was part of it, and gets one more round to recover."""
-    down = problem(SourceError("broker a cannot be reached"))
-    hung = problem(SourceError("no leader", topic_partition=FIRST))
-    assert rounds.next(down, hung) == ["error: m: broker a cannot be reached"]
-    assert rounds.next(hung) == []
-    assert rounds.next(hung) == [
-        "error: m: orders-0: no leader",
-        "m: over after 20 s: broker a cannot be reached",
-    ]
-    assert rounds.next() == ["m: over after 10 s: orders-0: no leader"]
-
-
-def test_many_topic_partitions_that_fail_at_once_are_few_lines(rounds: Rounds) -> None:
-    """Some are shown; the others are counted, by kind, when they fail and when they recover."""
-    lost = [
-        problem(RetentionPassedError("lost", topic_partition=TopicPartition(f"t{number}", 0)))
-        for number in range(500)
-    ]
-    assert rounds.next(*lost) == [
-        "error: m: t0-0: lost",
-        "error: m: t1-0: lost",
-        "error: m: t2-0: lost",
-        "error: m: and 497 more problems of this kind: t3-0, t4-0, t5-0, ...",
-    ]
-    assert rounds.next(*lost[:3]) == [
-        "m: over after 10 s: t3-0: lost",
-        "m: over after 10 s: t4-0: lost",
-        "m: over after 10 s: t5-0: lost",
-        "m: over, too: 494 more problems of this kind: t6-0, t7-0, t8-0, ...",
-    ]
+@pytest.mark.parametrize("title", FOUND)
+def test_problems_are_told_apart(rounds: Rounds, wordings: Wordings, title: str) -> None:
+    """Each has a line when it begins, and one when it is over; the worst is the exit code."""
+    said = []
+    for number, found in enumerate(FOUND[title], 1):
+        lines = rounds.next(*found, complete=AWAY not in found)
+        said += [f"round {number}, exit code {rounds.lasting.exit_code}", *lines]
+    wordings.check(f"rounds: {title}", "\n".join(said))
 
 
 class Others(SleepingClock):

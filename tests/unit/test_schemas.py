@@ -196,13 +196,19 @@ def test_verdicts_are_metrics(here: FakeRegistry, there: FakeRegistry, tmp_path:
 
 
 def test_a_registry_that_is_away_is_no_pass(here: FakeRegistry, there: FakeRegistry) -> None:
-    """It is asked about one id, and not about each."""
+    """It is asked about one id, and not about each; nor is one that does not answer in time."""
     there.before = lambda *_: (503, {"message": "starting"})
     records = [named(None, with_id(number)) for number in (7, 9, 11)]
     found = verdict_of(here, there, *records)
     assert (found.state, len(found.unknown), len(there.asked)) == (State.NOT_VERIFIED, 3, 4)
     assert "with 503: starting" in str(found)
     assert total("m", [found, found]).ids == {7, 9, 11}
+    over = threading.Event()
+    there.before = lambda *_: (200, {}) if over.wait(5) else None
+    with client(there, request_timeout="50ms") as registry, pytest.raises(RetriableError) as raised:
+        registry.by_id(7)
+    over.set()
+    assert "does not answer" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -250,15 +256,6 @@ def test_what_a_registry_may_answer(
         registry.by_id(7)
     assert says in str(raised.value)
     assert str(raised.value).startswith(f"the destination's registry {there.url} ")
-
-
-def test_a_registry_that_does_not_answer_in_time(there: FakeRegistry) -> None:
-    over = threading.Event()
-    there.before = lambda *_: (200, {}) if over.wait(5) else None
-    with client(there, request_timeout="50ms") as registry, pytest.raises(RetriableError) as raised:
-        registry.by_id(7)
-    over.set()
-    assert "does not answer" in str(raised.value)
 
 
 def test_a_password_is_sent_and_never_shown(there: FakeRegistry) -> None:

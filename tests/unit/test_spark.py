@@ -133,14 +133,6 @@ class Ended:
         raise RuntimeError("SparkContext or SparkSession should be created first.")
 
 
-def test_the_session_ends_while_the_job_is_submitted() -> None:
-    """The error says in one line that the job failed, although removing its tag fails, too."""
-    job = CopyJob("mirror", "run", Cluster("node", ()), Cluster("destination", ()))
-    first = "the Spark job failed: SparkContext or SparkSession should be created first"
-    with pytest.raises(RelayError, match=first):
-        submit(Ended(), job, [], "tag")
-
-
 def test_an_outcome_survives_the_way_through_spark() -> None:
     """Spark carries an outcome as one JSON column; every field keeps its value and type."""
     here, there = TopicPartition("a", 1), TopicPartition("b", 1)
@@ -191,8 +183,8 @@ class Failing:
         raise RuntimeError(self._message)
 
 
-def test_what_a_job_failed_of_is_one_line() -> None:
-    """A Python of another version, by both versions; an error in a task, by its last line."""
+def test_what_a_job_failed_of_is_one_line(wordings: Wordings) -> None:
+    """By both versions of Python; an error, by its last line; a task, by what it copies."""
     failing = Failing(RAISED % MISMATCH)
     with pytest.raises(ConfigError) as caught:
         texts(failing, failing.range, "a tag")
@@ -201,6 +193,14 @@ def test_what_a_job_failed_of_is_one_line() -> None:
     failing = Failing(RAISED % "ZeroDivisionError: division by zero")
     with pytest.raises(RelayError, match=r"^the Spark job failed: ZeroDivisionError: division by"):
         texts(failing, failing.range, "a tag")
+    failing = Failing(ABORTED)
+    with pytest.raises(SparkJobError) as failed:
+        texts(failing, failing.range, "a tag", tasks=["a-0", "a-1, b-0"])
+    wordings.check("spark: a task failed too often", failed.value.what)
+    job = CopyJob("mirror", "run", Cluster("node", ()), Cluster("destination", ()))
+    first = "the Spark job failed: SparkContext or SparkSession should be created first"
+    with pytest.raises(RelayError, match=first):
+        submit(Ended(), job, [], "tag")
 
 
 ABORTED = (
@@ -209,14 +209,6 @@ ABORTED = (
     " task 1.3 in stage 3.0 (TID 7) (127.0.0.1 executor 2): ExecutorLostFailure (executor 2 exited"
     " caused by one of the running tasks)\nDriver stacktrace:\n\tat org.apache"
 )
-
-
-def test_a_task_that_failed_too_often_is_named_with_what_it_copies(wordings: Wordings) -> None:
-    """The line has the topic-partitions of that task alone, and why its last attempt failed."""
-    failing = Failing(ABORTED)
-    with pytest.raises(SparkJobError) as caught:
-        texts(failing, failing.range, "a tag", tasks=["a-0", "a-1, b-0"])
-    wordings.check("spark: a task failed too often", caught.value.what)
 
 
 def test_a_worker_forgets_the_folders_of_a_zip_and_finds_them_again(

@@ -168,8 +168,8 @@ def watch(instance: DagsterInstance, clock: Clock, seconds: int, beat: str = "")
     return given_up
 
 
-def test_a_run_whose_process_has_died_blocks_nobody(instance, clock):
-    """It would be in progress for ever if its code server died with it."""
+def test_who_is_given_up(instance, clock, tmp_path):
+    """Who has died, also before it spoke; not for a clock, or a watcher that was stopped."""
     dead, own = run(instance, Turn.COPYING), run(instance, Turn.BY_HAND)
     assert watch(instance, clock, 200, "alive") == []
     assert turns.other_runs(instance, LANE, own).before_person
@@ -180,10 +180,7 @@ def test_a_run_whose_process_has_died_blocks_nobody(instance, clock):
     assert instance.get_run_by_id(dead).status is DagsterRunStatus.FAILURE
     assert turns.other_runs(instance, LANE, dead).was_ended
     assert not turns.other_runs(instance, LANE, own).before_person
-
-
-def test_who_is_not_given_up(instance, clock, tmp_path):
-    """For a clock that jumps, or a watcher that was stopped; one that dies before it speaks is."""
+    instance.wipe()
     run(instance, Turn.COPYING)
     assert watch(instance, clock, 60, "2001-01-01T00:00:00Z") == []
     clock.jumped += 3600.0

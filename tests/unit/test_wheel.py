@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from relay_pipelines.settings import load
 from tests.support import wheel
+from tests.support.commands import ran
 from tests.support.config_files import EXAMPLE
 
 ROOT = EXAMPLE.parent
@@ -23,15 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(site: Path, folder: Path, *arguments: str, **more: str) -> str:
     """Run Python in a folder without a checkout, and return the output."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=wheel.environment(site) | more,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = ran(sys.executable, *arguments, cwd=folder, env=wheel.environment(site) | more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

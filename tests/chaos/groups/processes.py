@@ -32,7 +32,6 @@ def ends_well(work: Callable[..., bool], *arguments: object) -> None:
 
 
 def copy(config: Path, side: str) -> bool:
-    """Copy what was written at a side."""
     name = mirror_from(side)
     done, _ = copy_planned(name, load(config).mirror(name), SystemClock())
     return done

@@ -24,7 +24,6 @@ DENIED: Mapping[str, list[str]] = {"a": [r"b\..*"], "b": []}
 
 
 def other(side: str) -> str:
-    """Return the other side."""
     return SIDES[1 - SIDES.index(side)]
 
 

@@ -34,12 +34,10 @@ class Environment:
 
     @property
     def brokers(self) -> dict[str, Broker]:
-        """The broker of each cluster."""
         return {name: cluster.brokers[0] for name, cluster in self.clusters.items()}
 
     @property
     def destination(self) -> LocalCluster:
-        """The destination cluster."""
         return self.clusters[DESTINATION]
 
     def mirror(self) -> Mirror:

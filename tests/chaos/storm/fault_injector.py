@@ -37,7 +37,6 @@ class FaultInjector:
         self.struck: Counter[Fault] = Counter()
 
     def kinds(self) -> Counter[Kind]:
-        """The number of faults by kind."""
         return Counter(fault.kind for fault in self.struck.elements())
 
     def inject_until(self, over: threading.Event) -> None:
@@ -78,7 +77,6 @@ class FaultInjector:
 
 
 def strike(broker: Broker, kind: Kind) -> None:
-    """Inject a fault into a broker."""
     {Kind.KILL: broker.kill, Kind.STOP: broker.pause, Kind.RESTART: broker.stop}[kind]()
 
 

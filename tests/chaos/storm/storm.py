@@ -172,7 +172,6 @@ class _Told:
         self._began = self._last = clock.monotonic()
 
     def line(self, text: str) -> None:
-        """Print a line."""
         self._tell(f"{self._clock.monotonic() - self._began:6.1f} s  {text}")
 
     def now_and_then(self, text: Callable[[], str]) -> None:

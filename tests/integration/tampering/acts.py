@@ -8,7 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
+from confluent_kafka.admin import ResourceType
 from crc32c import crc32c
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
@@ -42,7 +42,6 @@ def append(records: Sequence[Record], *, partition: int = 0) -> Action:
 
 
 def open_transaction(stage: Stage, row: Row) -> None:
-    """Leave a transaction open after the copies."""
     sender = independent.transactional(
         stage.destination, f"{row.name}-open", transaction_timeout_ms=900_000
     )
@@ -71,7 +70,6 @@ def configure(**config: object) -> Action:
 
 
 def delete(stage: Stage, row: Row) -> None:
-    """Delete the destination topic."""
     independent.delete(stage.destination, row.copies.topic)
 
 
@@ -96,7 +94,6 @@ def recreate(*rounds: Sequence[Record]) -> Action:
 
 
 def delete_source(stage: Stage, row: Row) -> None:
-    """Delete the source topic."""
     independent.delete(stage.source, row.name)
 
 
@@ -219,7 +216,6 @@ def swap_rounds(batches: list[LogBatch]) -> list[LogBatch]:
 
 
 def remove_round(batches: list[LogBatch]) -> list[LogBatch]:
-    """Remove the batch of the second round."""
     second = _data(batches)[1]
     return [batch for index, batch in enumerate(batches) if index != second]
 
@@ -249,7 +245,6 @@ def at_one_time(batches: list[LogBatch]) -> list[LogBatch]:
 
 
 def compressed(batches: list[LogBatch]) -> list[LogBatch]:
-    """Compress the batches."""
     return _map(batches, LogBatch.compressed)
 
 
@@ -316,7 +311,6 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 def remove_entries(*numbers: int) -> Action:
-    """Remove ledger entries."""
     return edit_state(
         ledger_topic.TOPIC, lambda entry: None if entry["number"] in numbers else entry
     )
@@ -337,7 +331,6 @@ def change_entry(number: int, **fields: Any) -> Action:
 
 
 def swap_entries(one: int, other: int) -> Action:
-    """Let two ledger entries change places."""
 
     def act(stage: Stage, row: Row) -> None:
         entries = {entry["number"]: entry for entry in entries_of(stage, row)}
@@ -461,7 +454,6 @@ def checkpoint_back(rounds: int) -> Action:
 
 
 def checkpoint_tombstone(stage: Stage, row: Row) -> None:
-    """Write a tombstone."""
     key = checkpoint.key_of(row.mirror, row.at)
     stage.put_state(checkpoint.TOPIC, key, None)
 
@@ -528,7 +520,4 @@ def more_at_the_source(stage: Stage, row: Row) -> None:
 
 def grow_destination(stage: Stage, row: Row) -> None:
     """Give the destination topic a second partition."""
-    admin = AdminClient(independent.client(stage.destination))
-    (grown,) = admin.create_partitions([NewPartitions(row.copies.topic, 2)]).values()
-    grown.result(150)
-    independent.create(stage.destination, row.copies.topic, 2)  # waits until it serves
+    independent.grow(stage.destination, row.copies.topic, 2)

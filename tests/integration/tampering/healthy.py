@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
+from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.prepare.owners import set_quarantine
@@ -105,10 +105,7 @@ def older_destination(**config: str) -> Action:
 
 def grow(stage: Stage, row: Row) -> None:
     """Add a partition at the source, and write to it."""
-    admin = AdminClient(independent.client(stage.source))
-    (grown,) = admin.create_partitions([NewPartitions(row.name, 2)]).values()
-    grown.result(150)
-    independent.create(stage.source, row.name, 2)  # waits until it serves
+    independent.grow(stage.source, row.name, 2)
     independent.write(stage.source, TopicPartition(row.name, 1), numbered(0, COUNT))
 
 
@@ -180,7 +177,6 @@ def quarantine(stage: Stage, row: Row) -> None:
 
 
 def second_node_first(stage: Stage, row: Row) -> None:
-    """Read the second node."""
     stage.sections[row.mirror]["source"]["nodes"].reverse()
 
 

@@ -208,7 +208,6 @@ class Stage:
         self.act("before")
 
     def create(self, cluster: Cluster, rows: Iterable[Row]) -> None:
-        """Create the topics of rows."""
         admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers)})
         topics = [NewTopic(row.name, 1, config={**KEPT_A_WEEK, **row.config}) for row in rows]
         for created in admin.create_topics(topics).values():
@@ -321,13 +320,11 @@ class Stage:
         return [found for found in read(self.destination, home) if found[1].key == key]
 
     def put_state(self, topic: str, key: bytes, *values: bytes | None) -> None:
-        """Append to a state topic."""
         now = (CREATE_TIME, CLOCK.now_ms())
         records = [Record(key, value, (), now) for value in values]
         write(self.destination, checkpoint.home(topic, key), *([one] for one in records))
 
 
 def topics_of(rows: Iterable[Row]) -> Iterator[str]:
-    """The source topics of rows."""
     for row in rows:
         yield from (row.name, *row.topics)

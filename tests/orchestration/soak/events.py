@@ -109,7 +109,6 @@ class Mirror:
         return {"exit_code": done.returncode, **json.loads(done.stdout)["mirrors"][0]}
 
     def page_with(self, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
-        """Wait until the page is so."""
 
         def found() -> dict[str, Any] | None:
             page = self.page()

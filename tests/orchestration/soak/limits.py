@@ -47,7 +47,6 @@ class Series:
     growth: Growth
 
     def text(self, value: float | None) -> str:
-        """Format a value of this series."""
         if value is None:
             return ""
         if self.what not in {"memory", "bytes"}:

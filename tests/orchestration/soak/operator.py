@@ -31,7 +31,6 @@ class Operator:
 
     @property
     def dagster(self) -> Dagster:
-        """The Dagster that runs."""
         assert self._dagster, "`dagster dev` does not run"
         return self._dagster
 
