@@ -23,8 +23,7 @@ OTHERS = [(point, 2 if hit == 1 else 1) for point, hit in LATE.items()]
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    ("point", "at_pass"),
-    [*LATE.items(), *(pytest.param(*other, marks=MINUTE) for other in OTHERS)],
+    ("point", "at_pass"), [*LATE.items(), *(pytest.param(*other, marks=MINUTE) for other in OTHERS)]
 )
 def test_killed_and_run_again(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
     """After a task is killed at a failpoint, the next one loses, doubles and awaits nothing."""

@@ -386,8 +386,7 @@ def test_an_id_that_is_not_free_stops_no_other_id() -> None:
 @pytest.mark.parametrize("hangs_from", [1, 3, 4, 8])
 @pytest.mark.parametrize("hanging", ["a", "e", "j"])
 @pytest.mark.parametrize(
-    ("side", "give_up_after_ms"),
-    [("source", 30_000), ("source", 60_000), ("destination", 60_000)],
+    ("side", "give_up_after_ms"), [("source", 30_000), ("source", 60_000), ("destination", 60_000)]
 )
 def test_a_hanging_broker_stops_no_range_of_another_broker(
     hanging: str, hangs_from: int, chunk_bytes: int, give_up_after_ms: int, side: str

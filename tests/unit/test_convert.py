@@ -48,9 +48,7 @@ def converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Convert:
 
 
 def test_a_mirrormaker_in_both_directions(
-    wordings: Wordings,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    wordings: Wordings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither flow copies back; a comment says what was not taken over, and no secret is in it."""
     monkeypatch.chdir(Path(__file__).parent)

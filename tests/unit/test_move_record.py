@@ -249,7 +249,7 @@ def test_the_schedule_reports_gates_and_changes_nothing(definitions: dg.Definiti
     shown = materialized(result)
     rows = {row.data["gate"]: row.data["state"] for row in shown["gates"].records}
     assert [rows[gate] for gate in ("writers", "schemas", "topics")] == [
-        *("fails", "could not be looked at", "holds"),
+        *("fails", "could not be looked at", "holds")
     ]
     assert shown["offsets to copy"].value == 7
     # so does the button of the checks

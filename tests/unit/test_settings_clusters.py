@@ -14,8 +14,7 @@ from tests.support.config_files import PROVIDER, SASL, SECRET, TOKEN, changed
 
 
 @pytest.mark.parametrize(
-    "written",
-    [["a:1", "b:2"], "a:1,b:2", "a:1, b:2", ["a:1,b:2"], "${SERVERS}", ["${SERVERS}"]],
+    "written", [["a:1", "b:2"], "a:1,b:2", "a:1, b:2", ["a:1,b:2"], "${SERVERS}", ["${SERVERS}"]]
 )
 def test_bootstrap_servers_are_a_list_or_a_string_with_commas(load_mirror, written):
     mirror = load_mirror({"@node/bootstrap_servers": written}, {"SERVERS": "a:1,b:2"})

@@ -25,12 +25,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.spark import connect_channel, jvm, yarn
-from relay_pipelines.spark.job import (
-    forget_folders_of_zips,
-    outcome_row,
-    submit,
-    texts,
-)
+from relay_pipelines.spark.job import forget_folders_of_zips, outcome_row, submit, texts
 from relay_pipelines.spark.session import connect
 from tests.support.config_files import MINIMAL
 from tests.support.wordings import Wordings

@@ -24,11 +24,7 @@ from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import RunLog, logged_start
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import Position
-from relay_pipelines.protocol.batch import (
-    DELETE_HORIZON_BIT,
-    TIMESTAMP_TYPE_BIT,
-    BatchHeader,
-)
+from relay_pipelines.protocol.batch import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT, BatchHeader
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
 from relay_pipelines.windows import window_events

@@ -83,11 +83,7 @@ def storm(
         mirroring = Mirroring(mirror, session, clock, told.line, tick)
         tasks = Tasks(mirror, seed, mirroring.watch, told.line)
         injector = FaultInjector(
-            environment.brokers,
-            scenario(seed),
-            mirroring.watch,
-            told.line,
-            transactions.ending,
+            environment.brokers, scenario(seed), mirroring.watch, told.line, transactions.ending
         )
 
         def struck() -> Counter[str]:
