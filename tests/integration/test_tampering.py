@@ -106,8 +106,12 @@ def test_the_matrix_is_large_enough() -> None:
 
 @LONG
 def test_the_page_is_current(measured: Measured, edited: dict[str, dict[str, Any]]) -> None:
-    """The page has what was measured: set RELAY_WRITE_PAGES=1 to write it again."""
-    text = page.text(TAMPERINGS, HEALTHY, measured, EDITED, edited)
-    if os.environ.get("RELAY_WRITE_PAGES"):
-        page.PATH.write_text(text)
-    assert page.PATH.read_text() == text
+    """Page and lines are what was measured: set RELAY_WRITE_PAGES=1 to write them again."""
+    written = {
+        page.PATH: page.text(TAMPERINGS, HEALTHY, measured, EDITED, edited),
+        page.LINES: page.lines(TAMPERINGS, HEALTHY, measured),
+    }
+    for path, text in written.items():
+        if os.environ.get("RELAY_WRITE_PAGES"):
+            path.write_text(text)
+        assert path.read_text() == text

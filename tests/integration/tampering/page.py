@@ -1,4 +1,4 @@
-"""Writes docs/tampering.md from what was measured."""
+"""Writes docs/tampering.md, and the lines that stand behind it, from what was measured."""
 
 from __future__ import annotations
 
@@ -11,33 +11,37 @@ from tests.integration.tampering.statements import KINDS, Edited
 from tests.integration.tampering.views import COLUMNS, Cell, Measured, cells_of
 
 PATH = Path(__file__).parents[3] / "docs" / "tampering.md"
+LINES = Path(__file__).parent / "lines.md"
 MARKS = {"D": "**found**", "N": "not verified", "R": "refused", "F": "failed", ".": "passes"}
 _BEFORE = """\
 <!-- written by tests/integration/test_tampering.py; change the tests, not this page -->
 # What tampering shows
-A test makes each change on real brokers, looks with each column, and compares the result with
-this page. *statement* is `relay audit --against` a statement from before; *exporter* is an alert of
-`relay exporter`; *window check* is the check `message_counts` of a window that has all records. The
-samples here read all chunks.
+A test makes each change on real brokers and looks with each column. Four columns are levels of
+`relay audit`; *statement* is `relay audit --against` a statement from before; *exporter* is an
+alert of `relay exporter`; *window check* is the check `message_counts` of a window that has all
+records. The samples here read all chunks.
 
 | cell | meaning |
 |---|---|
-| **found** | It is reported as a difference: exit code 4, a failed check, or an alert. |
-| not verified | Some of it could not be verified: the line says why; `--strict` ends with 4. |
-| passes | Nothing is reported. This column does not look there, or cannot see it. |
+| **found** | reported as a difference: exit code 4, a failed check, or an alert |
+| not verified | some of it could not be verified, and the line says why; `--strict` ends with 4 |
+| passes | nothing is reported: this column does not look there, or cannot see it |
 
-Changes with the same result share a row. Below each table are the lines that the columns print;
-changes and columns with the same line stand together, and `T` is the topic of the change. Two parts
-of a line are left out: the place in front, such as `T-0[10, 20), copied to T-0[11, 21): `, and what
-to do.
 [Security](security.md#what-can-still-be-hidden) says what can still be hidden.
+"""
+_LINES = """\
+<!-- written by tests/integration/test_tampering.py; docs/tampering.md has the verdicts -->
+# What each column prints of each change
+Changes and columns with the same line stand together. `T` is the topic of the change. The place
+in front of a line and its remedy are left out.
 """
 _REMEDY = re.compile(
     "; (find out who|to copy again|mirror it under|make it again|restore the topic, or"
     "|create it again|put the newest) .*"
 )
-_HEALTHY = """
-## Changes of healthy life
+_OF_HEALTHY = "Changes of healthy life"
+_HEALTHY = f"""
+## {_OF_HEALTHY}
 None of these may raise an alarm.
 
 """
@@ -55,24 +59,35 @@ def text(
     statements: Sequence[Edited],
     edited: Mapping[str, Mapping[str, Cell]],
 ) -> str:
-    """Return the page."""
+    """Return the page: what each column makes of each change."""
     parts = [_BEFORE]
     for title, rows in tamperings.items():
-        parts += [f"\n## {title}\n", _of_rows(measured, rows, "What it says there")]
-    parts += [_HEALTHY, _of_rows(measured, healthy, "What is not verified")]
+        parts += [f"\n## {title}\n", _table_of(measured, rows)]
+    parts += [_HEALTHY, _table_of(measured, healthy)]
     found = [(each.what, edited[each.name]) for each in statements]
     parts += [_STATEMENTS, _table(KINDS, found)]
+    return "".join(parts)
+
+
+def lines(
+    tamperings: Mapping[str, Sequence[Row]], healthy: Sequence[Row], measured: Measured
+) -> str:
+    """Return what each column prints of each change."""
+    parts = [_LINES]
+    for title, rows in [*tamperings.items(), (_OF_HEALTHY, healthy)]:
+        found = [(row, cells_of(measured, row)) for row in rows]
+        first = [
+            (row, {name: each.lines[:1] for name, each in cells.items()}) for row, cells in found
+        ]
+        parts += [f"\n## {title}\n", says(first)]
     return "".join(parts)
 
 
 Cells = Iterable[tuple[str, Mapping[str, Cell]]]
 
 
-def _of_rows(measured: Measured, rows: Sequence[Row], title: str) -> str:
-    cells = [(row, cells_of(measured, row)) for row in rows]
-    table = _table(COLUMNS, [(row.what, found) for row, found in cells])
-    said = [(row, {name: cell.lines[:1] for name, cell in found.items()}) for row, found in cells]
-    return f"{table}\n### {title}\n{says(said)}"
+def _table_of(measured: Measured, rows: Sequence[Row]) -> str:
+    return _table(COLUMNS, [(row.what, cells_of(measured, row)) for row in rows])
 
 
 def _table(columns: Iterable[str], rows: Cells) -> str:
