@@ -4,57 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from benchmarks.contenders.mirrormaker import MirrorMaker
-from benchmarks.inputs import Input
+from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.markdown import table
-from benchmarks.medians import Median, median_of, ratio
+from benchmarks.medians import median_of, peak_memory_bytes, ratio
 from benchmarks.targets import targets
-from benchmarks.values import ENOUGH_SECONDS, PROFILED, Figures, Result
+from benchmarks.values import Figures
 
 _INTRODUCTION = """\
 # Benchmarks
+Written by `make bench`: each contender copies each input once in each of {repetitions}
+repetition{plural}, in turns, on one machine that brokers and contenders share, and the copy is
+counted. Figures are medians of complete copies. `benchmarks/README.md` says how contenders are
+configured and what counts. See also [cost](cost.md), [Dagster](benchmarks-dagster.md) and
+[chaos](chaos.md).
 
-Written by `make bench`. All contenders ran on the same machine, in the same run, interleaved: in
-each repetition every contender copies every input once into a fresh topic, and a different
-contender goes first each time. Figures are medians of {repetitions} repetition{plural}; a contender
-that has spent {enough:g} s on an input does not copy it again, because long copies vary less. After
-each copy the benchmark reads the destination and counts its records; an incomplete copy is shown as
-such and enters no median. A topic has two topic-partitions unless the input says otherwise. Source,
-destination and contender share the machine. What Dagster costs around the copy, with 200 topics and
-with 25,000 old windows, is in [benchmarks-dagster.md](benchmarks-dagster.md); a run with a thousand
-kills is in [chaos.md](chaos.md); what executors cost beside each other is in
-[cost.md](cost.md#as-executors-grow), and what a window costs with 10, 100 and 250 topics
-[there, too](cost.md#what-dagster-costs): 2 to 6 times less since its events are stored together.
+relay and MirrorMaker 2 copy exactly once, the others at least once. *Tasks alone* is the copy
+without Spark. CPU is of all processes of a contender, without the brokers'.
+"""
+_MANY_INPUTS = 3
+_APART = """
+## Measured apart
+### The start
+`relay run` of 1,000 records, beside a plain SparkContext that runs one job (`python -m
+benchmarks.start`): 0.49 of its wall and 0.53 of its CPU seconds with JDK 17, 0.66 and 0.58 with
+Java 25 of PyPI. From an empty cache to the first mirrored records (`benchmarks.first_record`):
+36 s to install and 15 s to run; MirrorMaker 2 takes 48 and 13 s, and needs a Java.
 
-- **copy**: the time in which records move, after everything was started and imported. For
-  MirrorMaker 2, kaf-relay and Kafka Topic Mirror it lasts from the first arrival at the destination
-  to the last, so it leaves out connecting and the first fetch, which counts for much where little
-  is copied. For the others it is the call that copies, including connecting and taking over the
-  transaction.
-- **whole**: from the start of the first process to its end; for the three that do not end, to the
-  last arrival.
-- **CPU**: of all processes of the contender; the brokers' CPU is not counted. For a warm Spark
-  session: driver, JVM and Python workers.
-- **memory**: the largest resident size of a process that moves records: a Python task; for
-  MirrorMaker's JVM, kaf-relay and Kafka Topic Mirror, the size at the end.
-
-Contenders: *relay, warm Spark session* is the job of a run in a session that has run before;
-*relay, tasks alone* is the same copy without Spark, in two processes; *TLS* means TLS 1.3 on both
-sides; three copies first warm its listeners, as filling the source warms the plain ones; *filter
-class* and *where* leave nothing out, but look at every record; the *data source* reads the topic
-and counts its records by a predicate, in a plain Spark session that has just counted the same;
-*relay run, cold* is the command from its start to its end; the *confluent-kafka loop* consumes and
-produces in Python with librdkafka's default batching, in two processes, each with one consumer and
-one producer for every second topic-partition; *MirrorMaker 2* is a dedicated node with exactly-once
-enabled and two tasks; all else is at its defaults, without heartbeats, group checkpoints and
-syncing of offsets, configurations and ACLs; *kaf-relay* has the values of its sample configuration
-and the input's compression, and may write to other topic-partitions than its source has (version
-1.4.0 writes to the first one alone); *Kafka Topic Mirror* is at its defaults: it compresses with
-snappy, waits for the leader alone, chooses topic-partitions by key, and copies one topic and no
-record above 1 MB. For 10 MB records every client's limit is raised with the topics'
-`max.message.bytes`.
+### What the map of offsets costs
+A ledger entry says [which offsets have a copy](adr/0042-offset-runs.md). Verbatim batches, and
+those merged without holes, pay nothing that shows. Where the cleaner left holes, it is 54 ns a
+record, of which 31 are the attribute in Python, and 10 to 25 ns to pack: a tenth of the copy of the
+worst input, every second offset (`benchmarks.offset_maps`).
 """
 
 
@@ -67,71 +50,92 @@ def as_markdown(figures: Figures, machine: Mapping[str, str]) -> str:
     """The report."""
     repetitions = max((result.repetition for result in figures.results), default=0)
     parts = [
-        _INTRODUCTION.format(
-            repetitions=repetitions,
-            plural="" if repetitions == 1 else "s",
-            enough=ENOUGH_SECONDS,
-        )
+        _INTRODUCTION.format(repetitions=repetitions, plural="" if repetitions == 1 else "s"),
+        "Machine: " + "; ".join(f"{key}: {value}" for key, value in machine.items()),
     ]
-    parts += ["## Machine\n", *(f"- {key}: {value}" for key, value in machine.items())]
-    parts += [f"- left out: {name}, {why}" for name, why in figures.left_out.items()]
-    parts += ["\n## Targets\n", *_targets(figures)]
-    for spec in figures.inputs:
-        parts += [f"\n## {spec.title}\n", *_input(figures, spec)]
+    parts += [f"\nLeft out: {name}, {why}" for name, why in figures.left_out.items()]
+    parts += ["\n## Seconds of the copy\n", *_compared(figures, "copy_seconds")]
+    parts += ["\n## CPU seconds of the copy\n", *_compared(figures, "copy_cpu_seconds")]
+    parts += ["\n## Other ways to copy\n", *_variants(figures)]
+    parts += ["\n## Memory\n", *_memory(figures)]
     if figures.audits:
         parts += ["\n## Audits beside the copy\n", *audits(figures)]
-    parts += ["\n## Profile of one task\n", *_profiles(figures)]
-    return "\n".join(parts) + "\n"
+    parts += ["\n## Targets\n", *_targets(figures)]
+    parts += [*_failures(figures), _APART]
+    return "\n".join(parts)
 
 
 def _targets(figures: Figures) -> Iterator[str]:
+    found = [*targets(figures)]
+    missed = [target for target in found if not target.reached]
+    yield f"{len(found) - len(missed)} of {len(found)} are reached. Missed:\n"
     yield from table(
-        ["target", "wanted", "measured", "reached"],
-        [
-            [target.what, target.wanted, target.measured, "yes" if target.reached else "**no**"]
-            for target in targets(figures)
-        ],
+        ["target", "wanted", "measured"],
+        [[target.what, target.wanted, target.measured] for target in missed],
     )
 
 
-def _input(figures: Figures, spec: Input) -> Iterator[str]:
-    extents = figures.extents[spec.name]
-    records, size_bytes = (
-        sum(extent.records for extent in extents),
-        sum(extent.size_bytes for extent in extents),
-    )
-    batches = sum(extent.batches for extent in extents)
-    size = f"{size_bytes / 1e6:,.0f} MB in the log"
-    yield f"{records:,} records in {batches:,} batches, {size}.\n"
-    reference = median_of(figures, spec.name, MirrorMaker.name)
-    titles = [
-        "contender",
-        "guarantee",
-        "copy s",
-        "k records/s",
-        "MB/s",
-        "CPU-s",
-        "CPU-s/GB",
-        "rate : MM2",
-        "CPU : MM2",
-    ]
-    titles += ["whole s", "whole CPU-s", "memory MB"]
+def _titles(figures: Figures) -> dict[str, str]:
+    """Return the inputs, each with its size."""
+    sizes = {
+        name: sum(extent.size_bytes for extent in extents) / 1e6
+        for name, extents in figures.extents.items()
+    }
+    return {
+        spec.name: f"{spec.title} ({sizes.get(spec.name, 0):,.0f} MB)" for spec in figures.inputs
+    }
+
+
+def _contenders(figures: Figures, field: str) -> list[str]:
+    """Return those whose copy was measured with many inputs, or with all."""
+    least = min(_MANY_INPUTS, len(figures.inputs))
+    return [name for name in figures.guarantees if len(_measured(figures, name, field)) >= least]
+
+
+def _measured(figures: Figures, contender: str, field: str) -> dict[str, float]:
+    """Return the medians of a contender, by input."""
+    medians = {spec.name: median_of(figures, spec.name, contender) for spec in figures.inputs}
+    values = {name: found.of(field) for name, found in medians.items() if found}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _compared(figures: Figures, field: str) -> Iterator[str]:
+    names = _contenders(figures, field)
+    values = {name: _measured(figures, name, field) for name in names}
     rows = []
-    for name, guarantee in figures.guarantees.items():
-        if measured := median_of(figures, spec.name, name):
-            rows.append([name, guarantee, *_cells(measured, reference)])
-    yield from table(titles, rows)
-    yield from _failures([result for result in figures.results if result.input == spec.name])
+    for key, title in _titles(figures).items():
+        cells = [_number(values[name].get(key), 2) for name in names]
+        beside = ratio(
+            values.get(MirrorMaker.name, {}).get(key), values.get(RelaySpark.name, {}).get(key)
+        )
+        rows.append([title, *cells, f"1/{_number(beside, 1)}" if beside else "-"])
+    yield from table(["input", *names, "relay, warm : MirrorMaker 2"], rows)
+
+
+def _variants(figures: Figures) -> Iterator[str]:
+    compared = _contenders(figures, "copy_seconds")
+    others = [name for name in figures.guarantees if name not in compared]
+    rows = []
+    for key, title in _titles(figures).items():
+        medians = {name: median_of(figures, key, name) for name in others}
+        measured = {name: found for name, found in medians.items() if found}
+        for name, found in measured.items():
+            if len(measured) > 1:
+                fields = ("copy_seconds", "copy_cpu_seconds", "whole_seconds", "whole_cpu_seconds")
+                rows.append([title, name, *(_number(found.of(field), 2) for field in fields)])
+    yield from table(["input", "way", "copy s", "CPU s", "whole s", "whole CPU s"], rows)
+
+
+def _memory(figures: Figures) -> Iterator[str]:
+    """Yield the largest resident size of a process that moves records, of all inputs."""
+    most = {name: peak_memory_bytes(figures, name) for name in _contenders(figures, "copy_seconds")}
+    rows = [[_number(value and value / 1e6, 0) for value in most.values()]]
+    yield from table([*(f"{name}: MB" for name in most)], rows)
 
 
 def audits(figures: Figures) -> Iterator[str]:
     """Yield what audits cost: seconds, CPU seconds, and CPU beside that of the copy."""
-    yield (
-        "Copy and audits ran one after another, in one process and as one task; CPU is that of this"
-        " process. A full audit includes the recount, and reads both sides. Batches of 128 KB are"
-        " copied as they are, and compared as bytes; those of 16 KB are merged, and decoded to be"
-        " compared.\n"
-    )
+    yield "One process, one task. A full audit includes the recount and reads both sides.\n"
     titles = {spec.name: spec.title for spec in figures.inputs}
     rows = []
     for cost in figures.audits:
@@ -155,44 +159,13 @@ def audits(figures: Figures) -> Iterator[str]:
     yield from table(["input", "what", "s", "CPU-s", "time : copy", "CPU : copy"], rows)
 
 
-def _cells(measured: Median, reference: Median | None) -> list[str]:
-    rate = measured.per_second()
-    faster = ratio(rate, reference.per_second() if reference else None)
-    cheaper = ratio(
-        reference.of("copy_cpu_seconds") if reference else None, measured.of("copy_cpu_seconds")
-    )
-    memory = measured.of("peak_memory_bytes")
-    return [
-        _number(measured.of("copy_seconds"), 2),
-        _number(rate and rate / 1000, 0 if rate and rate >= 10_000 else 2),
-        _number(measured.megabytes_per_second, 0),
-        _number(measured.of("copy_cpu_seconds"), 2),
-        _number(measured.per_gb("copy_cpu_seconds"), 2),
-        f"{_number(faster, 1)}x" if faster else "-",
-        f"1/{_number(cheaper, 1)}" if cheaper else "-",
-        _number(measured.of("whole_seconds"), 1),
-        _number(measured.of("whole_cpu_seconds"), 1),
-        _number(memory and memory / 1e6, 0),
-    ]
-
-
-def _failures(results: Sequence[Result]) -> Iterator[str]:
-    for result in results:
+def _failures(figures: Figures) -> Iterator[str]:
+    titles = _titles(figures)
+    for result in figures.results:
         if not result.complete:
-            what = f"{result.contender}, repetition {result.repetition}"
+            what = f"{titles[result.input]}, {result.contender}, repetition {result.repetition}"
             copied = f"{result.copied:,} of {result.records:,} records copied"
-            yield f"\n{what}: {copied}. {result.cost.error}"
-
-
-def _profiles(figures: Figures) -> Iterator[str]:
-    yield (
-        "`cProfile` by CPU time of the thread, for one topic-partition. The figures include the"
-        " profiler itself, so only proportions matter."
-    )
-    titles = {spec.name: spec.title for spec in figures.inputs}
-    for name in PROFILED:
-        if name in figures.profiles:
-            yield f"\n{titles[name]}:\n\n```text\n{figures.profiles[name]}\n```"
+            yield f"\nIncomplete: {what}: {copied}. {result.cost.error}"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.markdown import table
-from benchmarks.orchestration.figures import Busy, Crowded, Idle, Kept, Latency, Spent, Wide
+from benchmarks.orchestration.figures import Busy, Crowded, Idle, Latency, Spent, Wide
 from relay_pipelines.sensors.pruning import WINDOWS_PER_TICK
 
 _TICK_SECONDS = 2.0
@@ -13,75 +13,39 @@ _QUERY_SECONDS = 1.0
 
 _INTRODUCTION = """\
 # Benchmarks of the orchestration
+Written by `make bench-dagster`: what Dagster costs around the copy, on real brokers, with its
+default SQLite database, all on one machine. CPU seconds are of all processes but the brokers. For
+the copy itself see [benchmarks](benchmarks.md).
 
-Written by `make bench-dagster`: the costs of Dagster around the copy, on real brokers, with
-Dagster's default SQLite database. Brokers, Dagster and everything else share the machine. Each
-figure is one measurement unless it says otherwise. CPU seconds include all child processes, such as
-Spark's JVM and Python workers, but never the brokers. For the speed of the copy itself see
-[benchmarks.md](benchmarks.md).
 """
 _LATENCY = """\
-`dagster dev` mirrors one topic of two partitions, `window.every: 5s`: first 1,000 records/s of
-1 KiB, then 10 a second, then nothing. A record's latency is its age when a reader of committed
-records gets it at the destination. CPU is that of the runs, with Spark's JVM and Python workers; in
-parentheses that of all processes of Dagster.
-
-When the planner still cut windows ahead (before ADR 19), 100 events/s in windows of 10 s took 151 s
-in the median, and a window of a few thousand records 13 to 17 CPU seconds.
+`window.every: 5s`: first 1,000 records/s of 1 KiB, then 10 a second, then nothing. Latency is the
+age of a record when a reader of committed records gets it. CPU is that of the runs; in parentheses
+that of all of Dagster.
 """
 _BUSY = """\
-Dagster and `relay run` have mirrored all {topics} topics (two partitions each) once, each to its
-own copies. Then {busy_topics} of the topics get {records:,} records of 1 KiB in total. One process
-cuts a window and copies it (`dagster job execute`, which does the work of a run worker, with
-`window.session: 0`). `relay run --stop-at-end` copies the same records.
+All {topics} topics (two partitions each) were mirrored once; then {busy_topics} of them get
+{records:,} records of 1 KiB in total.
 """
 _WHERE = """\
-`relay run` does the same copy. The difference is the import of Dagster and the {events:,} events
-of the run, which SQLite writes one at a time: a materialisation and a check for each topic with new
-records, {per_topic:.0f} ms per topic. Topics without new records cost nothing. Before ADR 19 they
-had events, too: 1,212, and 1.74 times the CPU of `relay run`. A session, the default, pays for
-neither the start nor the import.
-"""
-_TICKS = """\
-A tick spends most of its time on requests to both clusters: metadata, offsets, checkpoints and
-sizes on disk. Only a run requests topic configurations. The rest of the tick reads the runs of the
-lane.
+The difference to `relay run` is the import of Dagster and the {events:,} events of the run,
+{per_topic:.0f} ms a topic with new records; others cost nothing. A session pays for neither start
+nor import.
 """
 _CROWDED = """\
-The lane has {windows:,} old windows, each with a plan of {topics} topics, its run with tags, and
-the events of two topics. A tick must take less than {tick:g} s, a query of the asset page less than
-{query:g} s.
-"""
-_PRUNED = """\
-### window.keep: {windows:,}, the default
-
-The state after pruning: all data of the last {windows:,} windows, but only the plans and check
-results of older ones; {size:.1f} GB in SQLite.
-"""
-_WHOLE = """\
-### window.keep: {windows:,}
-
-Nothing pruned; {size:.1f} GB in SQLite.
+Each with a plan of {topics} topics, its run and the events of two topics. A tick must take less
+than {tick:g} s, a query of the asset page less than {query:g} s; what takes longer is bold.
 """
 _CROWDED_WHERE = """\
-A tick that prunes first deletes the runs of {pruned} windows: 0.1 s for a run of 200 topics, less
-for those here. Two costs grow with the number of windows: the list of keys, which ticks and pages
-read as a whole, and the statuses of a topic. Dagster caches these statuses in the database and
-drops them when a window is added or pruned. The first query after that reads all windows of the
-topic again, and half of its time is SQLite looking up two events per window. Later queries read
-only what is new. All windows here are complete. For each incomplete window the first query also
-loads a run, about 1 ms with this many topics.
+A tick that prunes deletes the runs of {pruned} windows first. The first query after a window was
+added or pruned reads the statuses of all windows of a topic; later ones what is new.
 """
 _WIDE = """\
-Topics of ten topic-partitions each, one record in every topic-partition. Dagster is `dagster dev`.
-The job `mirror_once` copies all of them in one run. The graph's page asks for the names of all
-assets, and for the states and checks of those in view: Dagster needs about 3 ms for a check.
+Ten topic-partitions each, with a record in each, in `dagster dev`; one `mirror_once` copies all.
 """
 _IDLE = """\
-`dagster dev` (web server, daemon, code server) runs one planner of {topics} topics, which ticked
-{count} times, and one health sensor, without new records, for {seconds:.0f} s. The planner's ticks
-take about {ticks:.1%} of a core. Most of the rest is Dagster itself, which runs the ticks and polls
-for work, and the health sensor.
+One planner of {topics} topics and one health sensor, without new records, for {seconds:.0f} s. The
+planner ticked {count} times, for {ticks:.1%} of a core; most of the rest is Dagster itself.
 """
 
 
@@ -96,8 +60,7 @@ def as_markdown(
     """Format the report."""
     parts = [
         _INTRODUCTION,
-        "## Machine\n",
-        *(f"- {key}: {value}" for key, value in machine.items()),
+        "Machine: " + "; ".join(f"{key}: {value}" for key, value in machine.items()),
     ]
     parts += ["\n## Latency\n", *_latency(latencies)]
     parts += [f"\n## New data in {busy.busy_topics} of {busy.topics} topics\n", *_busy(busy)]
@@ -146,37 +109,37 @@ def _busy(busy: Busy) -> Iterator[str]:
     )
     reporting = busy.phases["materialisations, checks and the other events"]
     yield "\n" + _WHERE.format(events=busy.events, per_topic=1000 * reporting / busy.busy_topics)
-    yield _TICKS
 
 
 def _crowded(busy: Busy, crowded: Crowded) -> Iterator[str]:
-    yield _CROWDED.format(
-        windows=crowded.windows, topics=busy.topics, tick=_TICK_SECONDS, query=_QUERY_SECONDS
-    )
-    for words, kept in ((_PRUNED, crowded.pruned), (_WHOLE, crowded.whole)):
-        yield words.format(windows=kept.windows, size=kept.database_bytes / 1e9)
-        yield from _kept(kept)
-        yield ""
-    yield _CROWDED_WHERE.format(pruned=WINDOWS_PER_TICK)
-
-
-def _kept(kept: Kept) -> Iterator[str]:
+    yield _CROWDED.format(topics=busy.topics, tick=_TICK_SECONDS, query=_QUERY_SECONDS)
+    both = crowded.pruned, crowded.whole
     rows = [
-        [f"tick: {name}", *_both(spent), _reached(spent.seconds, _TICK_SECONDS)]
-        for name, spent in kept.ticks.items()
+        [f"tick: {name}, s (CPU-s)", *(_tick(kept.ticks[name]) for kept in both)]
+        for name in crowded.pruned.ticks
     ]
-    slowest = max(kept.daemon_ticks, default=0.0)
-    name = f"tick in `dagster dev`, pruning: slowest of {len(kept.daemon_ticks)}"
-    rows.append([name, f"{slowest:.2f}", "-", _reached(slowest, _TICK_SECONDS)])
-    yield from table(["tick", "wall s", "CPU-s", f"under {_TICK_SECONDS:g} s"], rows)
-    yield ""
-    queries = [
-        [name, f"{first:.2f}", f"{later:.2f}", _reached(max(first, later), _QUERY_SECONDS)]
-        for name, (first, later) in kept.queries.items()
+    slowest = (_within(max(kept.daemon_ticks, default=0.0), _TICK_SECONDS) for kept in both)
+    rows.append(["the slowest tick in `dagster dev`, pruning, s", *slowest])
+    rows += [
+        [f"{name}: first, later, s", *(_query(kept.queries[name]) for kept in both)]
+        for name in crowded.pruned.queries
     ]
-    yield from table(
-        ["GraphQL", "first, s", "median of the next 5, s", f"under {_QUERY_SECONDS:g} s"], queries
-    )
+    sizes = (f"`window.keep: {k.windows:,}`, {k.database_bytes / 1e9:.1f} GB" for k in both)
+    yield from table(["", *sizes], rows)
+    yield "\n" + _CROWDED_WHERE.format(pruned=WINDOWS_PER_TICK)
+
+
+def _tick(spent: Spent) -> str:
+    return f"{_within(spent.seconds, _TICK_SECONDS)} ({spent.cpu_seconds:.2f})"
+
+
+def _query(first_and_later: tuple[float, float]) -> str:
+    return ", ".join(_within(seconds, _QUERY_SECONDS) for seconds in first_and_later)
+
+
+def _within(seconds: float, limit: float) -> str:
+    """Return seconds, bold if they are too many."""
+    return f"{seconds:.2f}" if seconds < limit else f"**{seconds:.2f}**"
 
 
 def _wide(wides: Sequence[Wide]) -> Iterator[str]:
@@ -215,7 +178,3 @@ def _idle(busy: Busy, idle: Idle) -> str:
 
 def _both(spent: Spent) -> tuple[str, str]:
     return f"{spent.seconds:.2f}", f"{spent.cpu_seconds:.2f}"
-
-
-def _reached(seconds: float, limit: float) -> str:
-    return "yes" if seconds < limit else "**no**"
