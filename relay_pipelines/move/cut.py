@@ -301,7 +301,7 @@ def moved_partitions(
 
 
 class WrittenMeanwhileError(ConfigError):
-    """Somebody has written at the destination while a move was taken back (invariant L)."""
+    """Somebody has written at the destination while a move was taken back (invariant M5)."""
 
 
 def require_unwritten(destination: ClusterClient, mirror: Mirror, record: MoveRecord) -> None:

@@ -1,6 +1,6 @@
 """Where a move stands: one record at the destination, and what each command may do in which state.
 
-docs/groups-and-moves.md has the invariant **C** of the states, and its interleavings. A writer of
+docs/groups-and-moves.md has the invariant **M3** of the states, and its interleavings. A writer of
 the record takes a transactional id over, reads the record, and commits the next one: each record
 follows from the one before it, and a writer that was overtaken writes no more.
 """

@@ -1,6 +1,6 @@
 """Keeps groups up to date at the destination, until they move there.
 
-docs/groups-and-moves.md has the invariant **F**, which says what may be committed.
+docs/groups-and-moves.md has the invariant **M2**, which says what may be committed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How far the groups that a mirror follows are at the destination. Writes nothing.
 
-docs/groups-and-moves.md has the invariant **F**: what a mirror may commit for a group.
+docs/groups-and-moves.md has the invariant **M2**: what a mirror may commit for a group.
 """
 
 from __future__ import annotations
