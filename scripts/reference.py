@@ -183,23 +183,27 @@ What `--help` says; [commands](../cli.md) has an example of each.
     assert isinstance(group, typer.core.TyperGroup)
     for name, command in (("", group), *group.commands.items()):
         text += f"\n## `{f'relay {name}'.strip()}`\n{_one_line(command.help)}\n"
-        rows = [_option(vars(one)) for one in command.params if one.param_type_name == "option"]
+        rows = [_parameter(vars(one)) for one in command.params]
         if rows:
-            text += "\n" + _table(("option", "meaning"), iter(rows)) + "\n"
+            text += "\n" + _table(("option or argument", "meaning"), iter(rows)) + "\n"
     return text
 
 
-def _option(option: dict[str, Any]) -> tuple[str, str]:
-    """The spellings of an option, and its help with the default, which is none for a flag."""
-    default = option["default"]
-    text = option["help"]
+def _parameter(of: dict[str, Any]) -> tuple[str, str]:
+    """How an option or an argument is written, and its help with values and default."""
+    is_option = of["opts"][0].startswith("-")
+    spellings = [f"`{one if is_option else one.upper()}`" for one in of["opts"]]
+    if is_option and of["metavar"]:
+        spellings[0] = f"`{of['opts'][0]} {of['metavar']}`"
+    said = [of["help"] or ""]
+    kind, default = of["type_descriptor"].annotation, of["default"]
+    is_enum = isinstance(kind, type) and issubclass(kind, Enum)
+    named = [one.value for one in kind] if is_enum else get_args(kind)
+    if values := [f"`{one}`" for one in named if isinstance(one, str)]:
+        said.append(f"{', '.join(values)}.")
     if default is not None and not isinstance(default, bool | Callable):
-        shown = default.value if isinstance(default, Enum) else default
-        text += f" Default: `{shown}`."
-    spellings = [f"`{one}`" for one in option["opts"]]
-    if option["metavar"]:
-        spellings[0] = f"`{option['opts'][0]} {option['metavar']}`"
-    return ", ".join(spellings), text
+        said.append(f"Default: `{default.value if isinstance(default, Enum) else default}`.")
+    return ", ".join(spellings), " ".join(said).strip()
 
 
 def _metrics() -> str:
