@@ -18,6 +18,7 @@ from pyspark import SparkContext
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.protocol import idle_connections
 from relay_pipelines.spark.session import connect, end
+from tests.support import wheel
 from tests.support.old_kafka import OldKafka
 from tests.support.trap import Trap
 
@@ -213,3 +214,9 @@ def local_spark(local_trap: Trap) -> Iterator[LocalSpark]:
 def local_session(local_spark: LocalSpark) -> Any:
     """A Spark session in this process, shared by all tests: a process can hold only one."""
     return local_spark.session()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as installed from a wheel, without a checkout."""
+    return wheel.unpacked(tmp_path_factory.mktemp("wheel"))

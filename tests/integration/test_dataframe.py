@@ -28,7 +28,7 @@ from relay_pipelines.output.formatting import format_time
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.window_frame import windows_as_frame
-from tests.copying import KEPT, Clusters, Mirror
+from tests.copying import KEPT, Clusters, Mirror, write_transaction
 from tests.support import commands, independent
 from tests.support.data_source import Query, offset_ranges, offsets_in, planned, reading
 from tests.support.independent import (
@@ -37,7 +37,6 @@ from tests.support.independent import (
     create,
     delete,
     delete_before,
-    put,
     read,
     write,
 )
@@ -156,8 +155,8 @@ def test_topics_of_the_destination(
     assert list(topics.ranges(side="destination", **options)) == copies
 
 
-def test_a_window_is_read_where_it_was_copied_to(topics: Topics) -> None:
-    """Of several topics, also if topics.rename has changed since."""
+def test_where_copies_are_read(topics: Topics) -> None:
+    """Where a window was copied to, by another name now; a partition that topics share, once."""
     renamed = topics.configured(rename="now.{topic}")
     subscribed = f"{topics.named('orders')},{topics.named('payments')}"
     options = {"side": "destination", "subscribe": subscribed, "window": "a-window"}
@@ -167,10 +166,6 @@ def test_a_window_is_read_where_it_was_copied_to(topics: Topics) -> None:
         topics.copy("payments"),
     ]
     assert len(offsets_in(ranges)) == 25
-
-
-def test_topics_that_share_a_partition_are_read_once(topics: Topics) -> None:
-    """Both are pinned to it: its records are there once, whatever is subscribed to."""
     shared = f"all.{topics.name}"
     create(topics.destination, shared, 2, KEPT)
     write(topics.destination, TopicPartition(shared, 1), at_minutes(1, 2))
@@ -249,12 +244,8 @@ def test_parts_have_every_record_once(topics: Topics, topic_name: str) -> None:
     """Cuts go through batches, transactions that were aborted, and their markers."""
     at = TopicPartition(topic_name, 0)
     create(topics.source, topic_name, 1, KEPT)
-    sender = independent.transactional(topics.source, topic_name)
     for number in range(6):
-        sender.begin_transaction()
-        put(sender, at, at_minutes(*range(7)))
-        sender.flush()  # what has not been sent, an abort would forget
-        (sender.abort_transaction if number % 2 else sender.commit_transaction)()
+        write_transaction(topics.source, at, at_minutes(*range(7)), commit=number % 2 == 0)
     write(topics.source, at, at_minutes(*range(10)))
     expected = [offset for offset, _ in read(topics.source, at)]
     assert len(expected) == 31

@@ -25,12 +25,6 @@ MOVE = "import sys; from relay_pipelines.demo.moving import main; sys.exit(main(
 UI = "import sys; from relay_pipelines.demo.ui import main; sys.exit(main({port}, keep=False))"
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as installed from a wheel: the demo does not need a checkout."""
-    return wheel.unpacked(tmp_path_factory.mktemp("wheel"))
-
-
 def number(said: str) -> int:
     return int(said.replace(",", ""))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import (
@@ -41,17 +41,13 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, records_of
 from tests.support import commands
 from tests.support.independent import Record, client, configure, create, delete, grow, until, write
-from tests.support.planned_copy import copy_planned, prepared
+from tests.support.planned_copy import copy_planned, no_spark, prepared
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
 CLOCK = SystemClock()
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
-
-
-def no_spark() -> NoReturn:
-    raise AssertionError("nothing is to be copied")
 
 
 class Followed:

@@ -19,6 +19,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay_here
 from tests.support.independent import client, create, write
+from tests.support.planned_copy import no_spark
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
@@ -103,7 +104,7 @@ def test_a_run_that_is_stopped_does_not_wait(
     (broker,) = own_cluster.brokers
     broker.kill()
     try:
-        result = run(planned, _no_spark, [], stop=lambda: True)
+        result = run(planned, no_spark, [], stop=lambda: True)
     finally:
         broker.start()
     assert result.interrupted
@@ -127,7 +128,3 @@ def test_new_topics_with_many_partitions_are_waited_for(
     done = relay_here(config, "run")
     assert done.returncode == 0, done.stderr
     assert len(records_of(cluster, TopicPartition(f"copy.{filled.topic}", 0))) == 10
-
-
-def _no_spark() -> object:
-    raise AssertionError("Spark is asked for, though the destination is away")

@@ -30,7 +30,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import replay
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import load
-from tests.copying import KEPT, Mirror, end_of, numbered, opened, records_of
+from tests.copying import KEPT, Mirror, end_of, numbered, opened, records_of, write_transaction
 from tests.support import commands, consumers, independent
 from tests.support.acls import may_write
 from tests.support.commands import configured, error_line, relay_here
@@ -130,15 +130,8 @@ class Moving:
         at, there = self.mirror.at, self.mirror.destination
         begun = end_of(there, at)
         write(there, at, numbered(4, first=100))
-        sender = independent.transactional(there, f"there-{at.topic}")
-        for records, ends in (
-            (numbered(3, first=200), sender.abort_transaction),
-            (numbered(3, first=300), sender.commit_transaction),
-        ):
-            sender.begin_transaction()
-            independent.put(sender, at, records)
-            assert sender.flush(30) == 0
-            ends(30)
+        for first, commit in ((200, False), (300, True)):
+            write_transaction(there, at, numbered(3, first=first), commit=commit)
         write(there, at, numbered(20, first=400), compression_type="zstd")
         until(lambda: end_of(there, at) >= begun + 4 + 4 + 4 + 20, "all that was written")
         found = [(o, r) for o, r in independent.read(there, at) if o >= begun]

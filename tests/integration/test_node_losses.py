@@ -33,15 +33,11 @@ from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of, wr
 from tests.support import commands
 from tests.support.findings import compared, differences, notes, unreadable
 from tests.support.independent import create, delete, delete_before, write
-from tests.support.planned_copy import copy_planned, prepared
+from tests.support.planned_copy import copy_planned, no_spark, prepared
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
 COPIED, WRITTEN = 10, 30
-
-
-def _no_spark() -> None:
-    raise AssertionError("there is no SQL to check")
 
 
 def errors_of(taken: ClusterSnapshot) -> list[errors.RelayError]:
@@ -151,6 +147,17 @@ class Pair:
         more: dict[str, Any] = {"other_nodes": taken.other_nodes, "node_timeout_ms": 2_000}
         new = [each.source for each in copy_planned(taken, **more)]
         return {each.topic_partition.partition: (each.start, each.end) for each in new}
+
+    def replay(
+        self, folder: Path, partition: int | None, offsets: tuple[int, int], **settings: str
+    ) -> Replay:
+        """Plan the replay of some offsets into another topic."""
+        config = commands.configured(folder, {self.name: self.settings(**settings)})
+        asked: dict[str, Any] = {"partition": partition, "offsets": offsets}
+        request = ReplayRequest(
+            self.topic, f"again.{self.topic}", **asked, replay_id=f"p{partition}"
+        )
+        return plan_replay(load(config).mirrors, self.name, request, no_spark, CLOCK)
 
     def arrived(self, partition: int) -> list[bytes | None]:
         at = TopicPartition(self.rename.format(topic=self.topic), partition)
@@ -530,11 +537,8 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
     pair.copy(pair.snapshot("fail", down="a"))  # b is read last, and preferred
     create(pair.destination, to.topic, 2, KEPT)
 
-    def planned(*, down: str = "", names: str = "ab", **asked: Any) -> Replay:
-        config = commands.configured(tmp_path, {pair.name: pair.settings(down=down, names=names)})
-        wanted: dict[str, Any] = {"partition": 0, "offsets": (35, 45), "replay_id": "one"}
-        request = ReplayRequest(topic=pair.topic, to=to.topic, **wanted | asked)
-        return plan_replay(load(config).mirrors, pair.name, request, _no_spark, CLOCK)
+    def planned(**settings: str) -> Replay:
+        return pair.replay(tmp_path, 0, (35, 45), **settings)
 
     def copied(replay: Replay, limit: int) -> Outcome:
         taken = replay.plan.snapshot
@@ -583,15 +587,7 @@ def test_a_replay_names_what_has_no_leader(
         return replace(taken, positions=positions, unreadable={known: error})
 
     def planned(partition: int | None) -> Replay:
-        config = commands.configured(tmp_path, {pair.name: pair.settings()})
-        request = ReplayRequest(
-            topic=pair.topic,
-            to=f"again.{pair.topic}",
-            partition=partition,
-            offsets=(5, 25),
-            replay_id=f"p{partition}",
-        )
-        return plan_replay(load(config).mirrors, pair.name, request, _no_spark, CLOCK)
+        return pair.replay(tmp_path, partition, (5, 25))
 
     started = start_replay(planned(None), CLOCK)
     assert len(list(started.plan.ranges)) == 2

@@ -27,7 +27,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.settings import load
-from tests.copying import KEPT, Clusters, Mirror, numbered
+from tests.copying import KEPT, Clusters, Mirror, numbered, write_transaction
 from tests.support import commands, consumers, independent
 from tests.support.commands import configured, relay_here
 from tests.support.compacted import COMPACTED, clean, keyed
@@ -90,13 +90,8 @@ def moved(
 ) -> Moved:
     """The topic is copied; a parameter is its configuration at the source."""
     mirror = Mirror(*sides, topic_name, getattr(request, "param", {}))
-    sender = independent.transactional(mirror.source, mirror.topic)
-    for first, commits in ((0, True), (5, False), (10, True)):
-        sender.begin_transaction()
-        independent.put(sender, mirror.at, numbered(5, first=first))
-        assert sender.flush(30) == 0
-        (sender.commit_transaction if commits else sender.abort_transaction)(30)
-        settled_end(mirror.source, mirror.at)
+    for first, commit in ((0, True), (5, False), (10, True)):
+        write_transaction(mirror.source, mirror.at, numbered(5, first=first), commit=commit)
     mirror.with_options(chunk_bytes=1).copy(0, 9)
     mirror.with_options(chunk_bytes=1 << 20).copy()
     write(mirror.source, mirror.at, numbered(10, first=20))

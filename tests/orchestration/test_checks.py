@@ -17,6 +17,7 @@ from relay_pipelines.resources import kafka_key
 from relay_pipelines.run import other_writers
 from relay_pipelines.schemas import registry
 from relay_pipelines.snapshot import lag
+from tests.copying import opened
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     by_topic,
@@ -35,9 +36,7 @@ from tests.support.independent import (
     create,
     delete,
     delete_before,
-    put,
     settled_end,
-    transactional,
     until,
     write,
 )
@@ -242,10 +241,7 @@ def test_the_lag_check_watches_open_transactions(
     """The source's count as lag from the first record on; those that hide copies are named."""
     environment.copy()
     source, at = environment.source.cluster(), TopicPartition(topics[0], 0)
-    sender = transactional(source, environment.name)
-    sender.begin_transaction()
-    put(sender, at, [Record(None, b"held up")] * 3)  # of 2023
-    sender.flush(30)
+    sender = opened(source, at, [Record(None, b"held up")] * 3)  # of 2023
     held_up = environment.tick()
     (found,) = evaluations(held_up, naming.LAG)
     assert not found.passed
@@ -260,10 +256,7 @@ def test_the_lag_check_watches_open_transactions(
     assert (found.passed, found.description) == NOTHING
 
     destination, to = environment.destination.cluster(), environment.copy_of(topics[0])
-    stranger = transactional(destination, f"else-{environment.name}")
-    stranger.begin_transaction()
-    put(stranger, to, [Record(None, b"not ours")])
-    stranger.flush(30)
+    stranger = opened(destination, to, [Record(None, b"not ours")], f"else-{environment.name}")
     environment.write(topics, window={"lag_target": "1s"})
     until(lambda: not environment.check(environment.plan, naming.LAG).passed, "the lag target")
     found = environment.check(environment.plan, naming.LAG)

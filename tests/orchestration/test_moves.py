@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from typing import Any
+from unittest.mock import patch
 
 import dagster as dg
 import pytest
 
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.move.gates import GATES
+from relay_pipelines.move.gates import GATES, fails
+from relay_pipelines.move.move import Move, MoveResult
+from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.orchestration import naming
+from tests.copying import opened
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     Result,
@@ -42,9 +46,9 @@ def by_schedule(environment: InProcessEnvironment) -> Result:
     return environment.schedule(naming.rehearsal(environment.name), now)
 
 
-def by_button(environment: InProcessEnvironment) -> Result:
+def by_button(environment: InProcessEnvironment, *keys: str) -> Result:
     asset = naming.move_asset(environment.name)
-    return environment.check_all(*(dg.AssetCheckKey(asset, key) for key in KEYS))
+    return environment.check_all(*(dg.AssetCheckKey(asset, key) for key in keys))
 
 
 def test_a_move(environment: InProcessEnvironment, topics: list[str]) -> None:
@@ -53,7 +57,7 @@ def test_a_move(environment: InProcessEnvironment, topics: list[str]) -> None:
     with_schema = Record(None, b"\0\0\0\0\5payload")
     write(environment.source.cluster(), TopicPartition(topics[0], 0), [with_schema])
     environment.copy()
-    for rehearsed in (by_schedule(environment), by_button(environment)):
+    for rehearsed in (by_schedule(environment), by_button(environment, *KEYS)):
         passed = {name: gate.passed for name, gate in gates(succeeded(rehearsed)).items()}
         assert passed == dict.fromkeys(KEYS, True)
     shown = step_metadata(by_schedule(environment))
@@ -67,14 +71,28 @@ def test_a_move(environment: InProcessEnvironment, topics: list[str]) -> None:
         source={"nodes": [node], "schema_registry": AWAY},
         destination=at(environment.destination.cluster()) | {"schema_registry": AWAY},
     )
-    unseen = gates(by_button(environment))["schemas"]
-    assert (unseen.passed, unseen.severity) == (False, dg.AssetCheckSeverity.WARN)
+    source, first = environment.source.cluster(), TopicPartition(topics[0], 0)
+    sender = opened(source, first, [Record(None, b"open")])
+    rehearsed = succeeded(by_schedule(environment))  # it only looks
+    failed = {name: gate for name, gate in gates(rehearsed).items() if not gate.passed}
+    error, warning = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
+    severities = {name: gate.severity for name, gate in failed.items()}
+    assert severities == {"writers": error, "schemas": warning}
+    states = {
+        row.data["gate"]: row.data["state"] for row in step_metadata(rehearsed)["gates"].records
+    }
+    assert (states["writers"], states["schemas"]) == ("fails", "could not be looked at")
+    (unseen,) = gates(by_button(environment, "schemas")).values()
     assert unseen.metadata["state"].value == "could not be looked at"
+    sender.abort_transaction(30)
     environment.write(topics, move=MOVE)
 
     assert "no mirror is called 'other'" in failure(step(environment, "cut", mirror="other"))
     assert "there is no step 'turn'" in failure(step(environment, "turn"))
     assert "there is nothing to cut" in failure(step(environment, "cut"))
+    stopped = MoveResult(MoveRecord(environment.name), [], [fails("", "it is not", "do it")])
+    with patch.object(Move, "cut", return_value=stopped):
+        assert failure(step(environment, "cut")) == "it is not; do it"
     for do, state in (
         ("fence", "fenced"),
         ("cut", "cut"),

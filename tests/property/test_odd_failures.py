@@ -108,8 +108,8 @@ def test_a_late_batch_cannot_follow_the_abort() -> None:
     assert [(each.epoch, each.topics) for each in copies.ids.values()] == [(1, set())]
 
 
-def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
-    """The last kept record comes from an earlier fetch, whose bytes the chunk's end overwrites."""
+def test_the_fingerprint_outlives_its_fetch() -> None:
+    """Its record is of an earlier fetch, whose bytes are gone, or of a batch before empty ones."""
     source, copies, wanted = filled((0, 5), (5, 10), (10, 20)), destination("a"), [whole("a", 20)]
 
     def first_five() -> Iterator[pa.RecordBatch]:
@@ -125,10 +125,6 @@ def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
         (outcome,) = copy_kept(job(), wanted, first_five(), Clock())
     assert (outcome.error, outcome.skipped) == ("", {"filtered": 15})
     assert checkpoints_of(copies)[-1].fingerprint == last_record(source)
-
-
-def test_the_fingerprint_outlives_empty_batches() -> None:
-    """Compaction leaves empty batches, which have no last record; an earlier batch has it."""
     source, copies = filled((0, 5)), destination("a")
     for _ in range(20):
         header = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0, 4, NOW, NOW, -1, -1, -1, 0)

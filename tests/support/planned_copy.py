@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
@@ -21,6 +21,10 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.support.independent import until
 
 CLOCK = SystemClock()
+
+
+def no_spark() -> NoReturn:
+    raise AssertionError("Spark is asked for, and nothing is to be copied or checked")
 
 
 def prepared(name: str, mirror: Mirror, *more: Any) -> ClusterSnapshot:

@@ -43,3 +43,12 @@ def wordings(request: pytest.FixtureRequest) -> Iterator[Wordings]:
     kept = Wordings(Path(__file__).parent / "wordings.txt", updates=updates)
     yield kept
     kept.close()
+
+
+@pytest.fixture
+def instance() -> Iterator[Any]:
+    """A Dagster instance in memory."""
+    from dagster import DagsterInstance
+
+    with DagsterInstance.ephemeral() as found:
+        yield found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,12 +44,6 @@ def alerts(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sent: list[str] = []
     monkeypatch.setattr(example, "alert", sent.append)
     return sent
-
-
-@pytest.fixture
-def instance() -> Iterator[DagsterInstance]:
-    with DagsterInstance.ephemeral() as found:
-        yield found
 
 
 def test_the_sensors_are_beside_those_of_relay(example: ModuleType):

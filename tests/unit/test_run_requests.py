@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -42,12 +42,6 @@ def copy(context: dg.OpExecutionContext) -> None:
 @dg.job(name=naming.lane_job("m", "main"), executor_def=dg.in_process_executor)
 def job() -> None:
     copy()
-
-
-@pytest.fixture
-def instance() -> Iterator[DagsterInstance]:
-    with DagsterInstance.ephemeral() as found:
-        yield found
 
 
 def run(

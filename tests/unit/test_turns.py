@@ -6,7 +6,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -37,12 +37,6 @@ from tests.support.tables import titled
 LANE = Lane("m", "main", WindowSettings(), ("a",))
 OTHER = Lane("m", "other", WindowSettings(), ("b",))
 JOB = dg.job(name=naming.lane_job("m", "main"))(lambda: None)
-
-
-@pytest.fixture
-def instance() -> Iterator[DagsterInstance]:
-    with DagsterInstance.ephemeral() as found:
-        yield found
 
 
 def run(

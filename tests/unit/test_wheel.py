@@ -16,11 +16,6 @@ ROOT = EXAMPLE.parent
 CALL = "import sys; from relay_pipelines.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel.unpacked(tmp_path_factory.mktemp("wheel"))
-
-
 def python(site: Path, folder: Path, *arguments: str, **more: str) -> str:
     """Run Python in a folder without a checkout, and return the output."""
     done = ran(sys.executable, *arguments, cwd=folder, env=wheel.environment(site) | more)

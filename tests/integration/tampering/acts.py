@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
+from tests.copying import opened, write_transaction
 from tests.integration.tampering.stage import COUNT, ROUNDS, Action, Row, Stage, numbered, plain
 from tests.support import independent
 from tests.support.independent import Record
@@ -42,12 +43,8 @@ def append(records: Sequence[Record], *, partition: int = 0) -> Action:
 
 
 def open_transaction(stage: Stage, row: Row) -> None:
-    sender = independent.transactional(
-        stage.destination, f"{row.name}-open", transaction_timeout_ms=900_000
-    )
-    sender.begin_transaction()
-    independent.put(sender, row.copies, numbered(900, 1))
-    assert sender.flush(30) == 0
+    records, long = numbered(900, 1), 900_000
+    sender = opened(stage.destination, row.copies, records, transaction_timeout_ms=long)
     stage.open.append(sender)
 
 
@@ -79,13 +76,8 @@ def recreate(*rounds: Sequence[Record]) -> Action:
     def act(stage: Stage, row: Row) -> None:
         delete(stage, row)
         independent.create(stage.destination, row.copies.topic)
-        sender = independent.transactional(stage.destination, f"{row.name}-again")
         for records in rounds:
-            sender.begin_transaction()
-            independent.put(sender, row.copies, records)
-            assert sender.flush(30) == 0
-            sender.commit_transaction(30)
-        independent.settled_end(stage.destination, row.copies)
+            write_transaction(stage.destination, row.copies, records)
 
     return act
 

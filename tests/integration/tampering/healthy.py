@@ -20,6 +20,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
+from tests.copying import write_transaction
 from tests.integration.tampering.acts import HOUR_MS, delete_before, ledger_expired, trim_source
 from tests.integration.tampering.stage import (
     BASE_MS,
@@ -36,6 +37,7 @@ from tests.integration.tampering.stage import (
 from tests.integration.tampering.tamperings import aged
 from tests.support import commands, independent
 from tests.support.independent import CREATE_TIME, Record
+from tests.support.planned_copy import no_spark
 
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -85,12 +87,7 @@ def none(number: int) -> list[Record]:
 def transactions(stage: Stage, row: Row) -> None:
     """Write a transaction that is aborted, and one that is committed."""
     for commit in (False, True):
-        sender = independent.transactional(stage.source, f"{row.name}-{commit}")
-        sender.begin_transaction()
-        independent.put(sender, row.at, numbered(500, 4))
-        assert sender.flush(30) == 0
-        (sender.commit_transaction if commit else sender.abort_transaction)(30)
-    independent.settled_end(stage.source, row.at)
+        write_transaction(stage.source, row.at, numbered(500, 4), commit=commit)
 
 
 def older_destination(**config: str) -> Action:
@@ -136,7 +133,7 @@ def replayed(to: str = "") -> Action:
             into_itself=not to,
         )
         mirrors = load(stage.config).mirrors
-        planned = plan_replay(mirrors, row.mirror, request, _no_spark, CLOCK)
+        planned = plan_replay(mirrors, row.mirror, request, no_spark, CLOCK)
         replay = start_replay(planned, CLOCK)
         result = run(replay.plan, lambda: stage.session, [])
         assert result.failures == []
@@ -190,10 +187,6 @@ def another_run(stage: Stage, row: Row) -> None:
     """Copy more, after the broker of the destination has started again."""
     independent.write(stage.source, row.at, numbered(600, COUNT))
     stage.run(row.mirror, row.name)
-
-
-def _no_spark() -> None:
-    raise AssertionError("there is no SQL to check")
 
 
 def compacted(stage: Stage, row: Row) -> None:
