@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 
 from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.audit.claims import Claims, RecountPart
-from relay_pipelines.audit.coverage import CoverageMap, Selected, coverage, last_history, select
+from relay_pipelines.audit.coverage import (
+    CoverageMap,
+    OffsetKind,
+    Selected,
+    coverage,
+    last_history,
+    select,
+)
 from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import UNTIMED, Recount, gap_finding
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
@@ -27,6 +34,7 @@ from relay_pipelines.audit.source_logs import (
 from relay_pipelines.audit.verdict import (
     UNEXPLAINED,
     UNREADABLE,
+    State,
     Tally,
     Verdict,
     judge,
@@ -54,6 +62,7 @@ _NOT_COMPARED = "not compared: "
 _CHANGED = "select or transform may have changed the records"
 _ALL_PERCENT = 100.0
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
+_WITHOUT_CHUNK = {OffsetKind.MISSING, OffsetKind.NOT_YET}
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
 
 
@@ -124,9 +133,34 @@ class PartitionAudit:
         return min(differing, key=lambda result: result.chunk.source, default=None)
 
     @property
+    def copied_chunks(self) -> int:
+        """Chunks that the ledger has in the range."""
+        stretches = self.coverage.stretches
+        return sum(not _WITHOUT_CHUNK & stretch.counts.keys() for stretch in stretches)
+
+    @property
+    def compared_chunks(self) -> int:
+        """How many of them were compared; all of a compacted topic-partition at once."""
+        results = [each for each in self.results if not (each.unread or each.error)]
+        whole = any(result.chunk.is_compacted for result in results)
+        return self.copied_chunks if whole else len(results)
+
+    @property
+    def differing(self) -> int:
+        """Chunks that differ, and what the ledger and the recount say besides."""
+        chunks = sum(result.difference is not None for result in self.results)
+        return chunks + len(self.differences) - bool(chunks)
+
+    @property
+    def read_bytes(self) -> int:
+        """How much was read."""
+        compared = sum(result.chunk.size_bytes for result in self.results)
+        return compared + sum(part.size_bytes for part in self.counted)
+
+    @property
     def verdict(self) -> Verdict:
         """What was found, with what it rests on."""
-        return verdict_of(self.level, [self])
+        return judge(self.records_seen, self.findings, reads=self.level is not Level.LEDGER)
 
     @property
     def records_seen(self) -> Tally:
@@ -143,7 +177,7 @@ class PartitionAudit:
             seen = ledger + Tally(copied, left_out=left_out)
         if self._unreadable:
             return seen.explained(UNREADABLE)
-        return seen if self._differences else seen.explained(UNEXPLAINED)
+        return seen if self.differences else seen.explained(UNEXPLAINED)
 
     def _compared(self, copied: int) -> Tally:
         """Return what became of the records of the chunks that are compared."""
@@ -167,10 +201,11 @@ class PartitionAudit:
     @property
     def findings(self) -> list[Finding]:
         """What is wrong, what could not be read, and what people may not expect."""
-        return [*self._differences, *self._unreadable, *self._warnings, *self._rules]
+        return [*self.differences, *self._unreadable, *self._warnings, *self._rules]
 
     @property
-    def _differences(self) -> list[Finding]:
+    def differences(self) -> list[Finding]:
+        """What is not the same, or not as the ledger has it."""
         broken = [
             self._finding(Kind.BROKEN_CHAIN, Severity.DIFFERENCE, each.what_and_where, REMEDY)
             for each in self.chain.breaks
@@ -280,12 +315,16 @@ class Audit:
         return self.verdict.exit_code(strict=self.request.strict)
 
     @property
-    def topics(self) -> dict[str, list[PartitionAudit]]:
-        """The topic-partitions of each source topic."""
-        grouped: dict[str, list[PartitionAudit]] = defaultdict(list)
+    def by_topic(self) -> dict[str, Audit]:
+        """The same for each source topic that was asked for or has copies, sorted.
+
+        One without copies has no topic-partitions.
+        """
+        grouped: dict[str, dict[TopicPartition, PartitionAudit]]
+        grouped = {topic: {} for topic in self.request.topics}
         for tp, partition_audit in self.partitions.items():
-            grouped[tp.topic].append(partition_audit)
-        return grouped
+            grouped.setdefault(tp.topic, {})[tp] = partition_audit
+        return {topic: replace(self, partitions=grouped[topic]) for topic in sorted(grouped)}
 
     @property
     def work(self) -> list[ComparedChunk | RecountPart]:
@@ -298,16 +337,15 @@ class Audit:
     @property
     def findings(self) -> list[Finding]:
         """What was found in its topic-partitions."""
-        return [
-            finding
-            for partition_audit in self.partitions.values()
-            for finding in partition_audit.findings
-        ]
+        return [each for found in self.partitions.values() for each in found.findings]
 
     @property
     def verdict(self) -> Verdict:
-        """What was found, with what it rests on."""
-        return verdict_of(self.level, self.partitions.values())
+        """What was found, with what it rests on; it has failed if there was nothing to look at."""
+        if not self.partitions:
+            return Verdict(State.FAILED, Tally())
+        seen = total(each.records_seen for each in self.partitions.values())
+        return judge(seen, self.findings, reads=self.level is not Level.LEDGER)
 
     def add(self, chunks: Iterable[ChunkResult], parts: Iterable[PartResult] = ()) -> None:
         """Take the results of a task."""
@@ -315,15 +353,6 @@ class Audit:
             self.partitions[result.chunk.source.topic_partition].results.append(result)
         for part in parts:
             self.partitions[part.range.topic_partition].counted.append(part)
-
-
-def verdict_of(level: Level, partitions: Collection[PartitionAudit]) -> Verdict:
-    """Return the verdict on some topic-partitions of an audit."""
-    return judge(
-        total(partition_audit.records_seen for partition_audit in partitions),
-        [finding for partition_audit in partitions for finding in partition_audit.findings],
-        reads=level is not Level.LEDGER,
-    )
 
 
 def default_seed(clock: Clock) -> str:

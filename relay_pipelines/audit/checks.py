@@ -9,23 +9,19 @@ import datetime as dt
 import multiprocessing
 import os
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.audit import verdict
-from relay_pipelines.audit.audit import Audit, PartitionAudit, begin, verdict_of
+from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
 from relay_pipelines.audit.comparison import Difference
-from relay_pipelines.audit.coverage import OffsetKind
 from relay_pipelines.audit.request import AuditRequest, Level
-from relay_pipelines.audit.verdict import Verdict
 from relay_pipelines.errors import DIFFERENCE, RelayError, TamperedError
-from relay_pipelines.finding import Finding, Severity, texts
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.finding import Severity, texts
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import (
     CheckResult,
@@ -44,31 +40,6 @@ from relay_pipelines.settings.models import AuditSettings
 KEPT_PAGES = 50
 _NICE = 10
 _LOG_SECONDS = 10.0
-_NOT_COPIED = (OffsetKind.MISSING, OffsetKind.NOT_YET)
-
-
-@dataclass(slots=True)
-class AuditReport:
-    """What a run found.
-
-    Args:
-        path: the mirror's name in Dagster: after the key prefix.
-        page: the HTML page; None if it could not be written.
-    """
-
-    path: str
-    audit: Audit
-    page: Path | None = None
-
-    def of(self, topic: str) -> dict[TopicPartition, PartitionAudit]:
-        """What was found in the topic-partitions of a topic."""
-        found = self.audit.partitions.items()
-        return {tp: partition_audit for tp, partition_audit in found if tp.topic == topic}
-
-    @property
-    def topics(self) -> list[str]:
-        """The topics that were asked for, or that have copies in what was asked for."""
-        return sorted(self.audit.request.topics or {tp.topic for tp in self.audit.partitions})
 
 
 def run(
@@ -78,22 +49,23 @@ def run(
     stop: Stop,
     path: str,
     request: AuditRequest,
-) -> AuditReport:
+) -> Audit:
     """Audit one mirror.
 
     Args:
-        path: as of `AuditReport`.
+        path: the mirror's name in Dagster: after the key prefix.
         session: returns the Spark session; called only if there is much to read.
 
     Raises:
         RelayError: a cluster does not answer, or the ledger does not have what is to be audited.
     """
+    _lower_priority()
     clock, name = kafka.clock, path.rpartition("/")[2]
     began = clock.monotonic()
     audit = begin(kafka.sides(name), request)
     _read(context, kafka, session, stop, audit)
     audit.seconds = clock.monotonic() - began
-    return AuditReport(path, audit)
+    return audit
 
 
 def _read(
@@ -131,7 +103,7 @@ def _interrupted(stop: Stop) -> Iterator[None]:
         raise dg.DagsterExecutionInterruptedError
 
 
-def lower_priority() -> None:
+def _lower_priority() -> None:
     """Leave the processor to copies on this machine, if this process is that of a run.
 
     What it starts, Spark among it, inherits the priority.
@@ -141,79 +113,55 @@ def lower_priority() -> None:
 
 
 def write_page(
-    context: dg.OpExecutionContext | dg.AssetCheckExecutionContext,
-    report: AuditReport,
-    now_ms: int,
-) -> None:
-    """Write the HTML page of a run where Dagster keeps its files, and delete the oldest ones."""
+    context: dg.OpExecutionContext | dg.AssetCheckExecutionContext, audit: Audit, now_ms: int
+) -> Path | None:
+    """Write the HTML page of a run where Dagster keeps its files, and delete the oldest ones.
+
+    Returns:
+        the page; None if it could not be written.
+    """
     from relay_pipelines.audit import page  # jinja2 is slow to import
 
     folder = Path(context.instance.storage_directory(), "audits")
     path = folder / f"{context.run.run_id}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        text = page.page([report.audit], now_ms)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(page.page([audit], now_ms), encoding="utf-8")
         pages = sorted(folder.glob("*.html"), key=lambda page: page.stat().st_mtime_ns)
         for old in pages[:-KEPT_PAGES]:
             old.unlink(missing_ok=True)
     except OSError as error:
         context.log.warning("the HTML page of the audit could not be written: %s", error)
-        return
-    report.page = path
+        return None
+    return path
 
 
-def numbers(partitions: Collection[PartitionAudit]) -> dict[str, int | float]:
-    """Return what Dagster plots of an audit, or of a part of it."""
-    total, compared, differing = _chunks(partitions)
-    seen = verdict.total(partition_audit.records_seen for partition_audit in partitions)
-    size_bytes = sum(
-        result.chunk.size_bytes
-        for partition_audit in partitions
-        for result in partition_audit.results
-    )
-    size_bytes += sum(
-        part.size_bytes for partition_audit in partitions for part in partition_audit.counted
-    )
-    return {
-        "chunks": total,
+def numbers(audit: Audit, page: Path | None = None) -> dict[str, Any]:
+    """Return what Dagster plots of an audit, or of a part of it, and where its page is."""
+    partitions = audit.partitions.values()
+    chunks = sum(each.copied_chunks for each in partitions)
+    compared = sum(each.compared_chunks for each in partitions)
+    seen = audit.verdict.tally
+    shown: dict[str, Any] = {
+        "level": str(audit.level),
+        "seconds": round(audit.seconds, 3),
+        "chunks": chunks,
         "chunks compared": compared,
-        "covered (%)": round(100 * compared / total, 3) if total else 0.0,
-        "read (bytes)": size_bytes,
+        "covered (%)": round(100 * compared / chunks, 3) if chunks else 0.0,
+        "read (bytes)": sum(each.read_bytes for each in partitions),
         "records": seen.records,
         "compared by content (records)": seen.by_content,
         "compared by count (records)": seen.by_count,
         "not verified (records)": seen.unverified,
-        "differences": differing,
+        "differences": sum(each.differing for each in partitions),
     }
-
-
-def _chunks(partitions: Collection[PartitionAudit]) -> tuple[int, int, int]:
-    """Return how many chunks there are, how many were compared, and what differs."""
-    total, compared, differing = 0, 0, 0
-    for partition_audit in partitions:
-        entries = [
-            s for s in partition_audit.coverage.stretches if not set(_NOT_COPIED) & s.counts.keys()
-        ]
-        total += len(entries)
-        results = [
-            result for result in partition_audit.results if not result.unread and not result.error
-        ]
-        # all chunks of a compacted topic-partition are compared as one
-        whole = any(result.chunk.is_compacted for result in results)
-        compared += len(entries) if whole else len(results)
-        chunks = sum(result.difference is not None for result in results)
-        # what the ledger or the recount say besides
-        differing += chunks + len(_differences(partition_audit)) - bool(chunks)
-    return total, compared, differing
+    return shown if page is None else shown | {"page": dg.MetadataValue.path(page)}
 
 
 _ERROR, _WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 _PARTITION = "dagster/partition"
 _REPEATED = "repeated from"
 _FIELDS = ("timestamp_ms", "key", "value", "headers")
-
-Found = dict[TopicPartition, PartitionAudit]
 
 
 def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
@@ -232,21 +180,20 @@ def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
             without_noise(context.log)  # of topics that were never audited
             yield from last_evaluations(context.instance, keys)
             return
-        lower_priority()
         request = scheduled_request(settings, topics=tuple(key.asset_key.path[-1] for key in keys))
         request = replace(request, window=context.run.tags.get(_PARTITION, ""))
 
-        def audit(stop: Stop, session: Session) -> Iterator[dg.AssetCheckEvaluation]:
+        def look(stop: Stop, session: Session) -> Iterator[dg.AssetCheckEvaluation]:
             try:
-                report = run(context, kafka, session, stop, lane.path, request)
+                audit = run(context, kafka, session, stop, lane.path, request)
             except RelayError as error:
                 yield from not_audited(lane.path, request, error, kafka.clock)
                 return
-            write_page(context, report, kafka.clock.now_ms())
-            yield from evaluations(report, kafka)
+            page = write_page(context, audit, kafka.clock.now_ms())
+            yield from evaluations(lane.path, audit, page, kafka)
 
         pyspark = spark_of(context, lane.prefix)
-        yield from stoppable(context.op_execution_context, pyspark, audit)
+        yield from stoppable(context.op_execution_context, pyspark, look)
 
     description = (
         "The destination is what the source was, by the last audit. Executed here, it audits all"
@@ -294,24 +241,24 @@ def _repeated(last: dg.AssetCheckEvaluation, timestamp: float) -> dg.AssetCheckE
     )
 
 
-def evaluations(report: AuditReport, kafka: KafkaResource) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield the result of each topic."""
-    for topic in report.topics:
-        found = report.of(topic)
-        verdict = verdict_of(report.audit.level, found.values())
-        code = verdict.exit_code(strict=report.audit.request.strict)
-        yield _evaluation(
-            report.path,
-            report.audit.request,
-            topic,
-            kafka.clock,
-            CheckResult(
-                bool(found) and not code,
-                _not_copied(found) or _words(verdict, found),
-                _metadata(report, verdict, found, kafka.config_path),
-                _ERROR if code == DIFFERENCE else _WARN,
-            ),
+def evaluations(
+    path: str, audit: Audit, page: Path | None, kafka: KafkaResource
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield the result of each topic.
+
+    Args:
+        path: as of `run`.
+        page: where the whole audit is shown, if it is.
+    """
+    for topic, of_topic in audit.by_topic.items():
+        code = of_topic.exit_code
+        result = CheckResult(
+            not code,
+            _words(of_topic),
+            _metadata(of_topic, page, kafka.config_path),
+            _ERROR if code == DIFFERENCE else _WARN,
         )
+        yield _evaluation(path, audit.request, topic, kafka.clock, result)
 
 
 def not_audited(
@@ -350,55 +297,33 @@ def _evaluation(
     return result.evaluation(naming.topic_check(path, topic, naming.AUDIT), partition)
 
 
-def _first(lines: list[str]) -> str:
-    more = len(lines) - 1
-    return f"{lines[0]} (and {more} more)" if more > 0 else "".join(lines)
-
-
-def _not_copied(found: Found) -> str:
-    return "" if found else "the ledger has no copies of this topic in what was to be audited"
-
-
-def _words(verdict: Verdict, found: Found) -> str:
+def _words(audit: Audit) -> str:
     """Say what differs or could not be read; otherwise the verdict, and what is to be noted."""
-    findings = [
-        finding for partition_audit in found.values() for finding in partition_audit.findings
-    ]
+    if not audit.partitions:
+        return "the ledger has no copies of this topic in what was to be audited"
+    findings = audit.findings
     for severity in (Severity.DIFFERENCE, Severity.ERROR):
         if wrong := texts(findings, severity):
-            return _first(wrong)
+            return wrong[0] + (f" (and {len(wrong) - 1} more)" if wrong[1:] else "")
     notes = [*texts(findings, Severity.WARNING), *texts(findings, Severity.OK)]
-    return "; ".join([str(verdict), *notes[:3]])
+    return "; ".join([str(audit.verdict), *notes[:3]])
 
 
-def _metadata(
-    report: AuditReport, verdict: Verdict, found: Found, config_path: str
-) -> dict[str, Any]:
-    audit, request = report.audit, report.audit.request
-    shown: dict[str, Any] = {"verdict": str(verdict.state), "level": str(audit.level)}
-    shown["seconds"] = round(audit.seconds, 3)
+def _metadata(audit: Audit, page: Path | None, config_path: str) -> dict[str, Any]:
+    request = audit.request
+    shown = {"verdict": str(audit.verdict.state), **numbers(audit, page)}
     if request.level is Level.SAMPLE:
         shown |= {"share (%)": request.share, "seed": request.seed}
-    shown |= numbers(found.values())
-    differing = [
-        (tp, partition_audit)
-        for tp, partition_audit in found.items()
-        if _differences(partition_audit)
-    ]
-    if differing:
+    if differing := [each for each in audit.partitions.values() if each.differences]:
         # a record says more than a count
-        tp, partition_audit = min(differing, key=lambda one: one[1].first_difference is None)
-        shown |= _first_difference(tp, partition_audit)
-        shown["command that shows more"] = command(
-            audit.mirror, request, tp, partition_audit, config_path
-        )
-    if report.page is not None:
-        shown["page"] = dg.MetadataValue.path(report.page)
+        first = min(differing, key=lambda each: each.first_difference is None)
+        shown |= _first_difference(first)
+        shown["command that shows more"] = command(audit.mirror, request, first, config_path)
     return shown
 
 
-def _first_difference(tp: TopicPartition, partition_audit: PartitionAudit) -> dict[str, Any]:
-    first = partition_audit.first_difference
+def _first_difference(partition_audit: PartitionAudit) -> dict[str, Any]:
+    tp, first = partition_audit.topic_partition, partition_audit.first_difference
     if first is None or first.difference is None:
         recount = partition_audit.counted_so_far
         foreign = None if recount is None else recount.first_foreign
@@ -406,7 +331,7 @@ def _first_difference(tp: TopicPartition, partition_audit: PartitionAudit) -> di
         where = partition_audit.coverage.range if offset is None else partition_audit.destination
         place = {} if offset is None else {"first difference: offset": offset}
         return {
-            "first difference": f"{where}: {_differences(partition_audit)[0].text}",
+            "first difference": f"{where}: {partition_audit.differences[0].text}",
             "first difference: topic": tp.topic,
             "first difference: partition": tp.partition,
             **place,
@@ -437,10 +362,6 @@ def _first_difference(tp: TopicPartition, partition_audit: PartitionAudit) -> di
     }
 
 
-def _differences(partition_audit: PartitionAudit) -> list[Finding]:
-    return [each for each in partition_audit.findings if each.severity is Severity.DIFFERENCE]
-
-
 def _differing(difference: Difference) -> list[str]:
     """Return the fields in which the first records differ; the record if one side has none."""
     one, other = difference.source, difference.destination
@@ -453,15 +374,9 @@ def _shown(record: Any, name: str) -> str:
     return "no record" if record is None else str(getattr(record, name))
 
 
-def command(
-    mirror: str,
-    request: AuditRequest,
-    tp: TopicPartition,
-    partition_audit: PartitionAudit,
-    config: str,
-) -> str:
+def command(mirror: str, request: AuditRequest, found: PartitionAudit, config: str) -> str:
     """Return the command that shows the first difference on both sides."""
-    first = partition_audit.first_difference
+    tp, first = found.topic_partition, found.first_difference
     words = ["relay", "--config", config, "audit", "--mirror", mirror]
     words += ["--topic", tp.topic, "--partition", str(tp.partition)]
     if first is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
+from relay_pipelines.audit import metrics
 from relay_pipelines.audit.against_statement import audit_against
 from relay_pipelines.audit.audit import Audit, begin
 from relay_pipelines.audit.coverage import no_entries
@@ -31,76 +31,31 @@ from relay_pipelines.request import asked_fields
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.sides import Sides
 
-_Done = tuple[str, Audit | None]
-"""The name of a mirror, and what was found; None if it could not be audited."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Where an audit writes besides.
-
-    Args:
-        html: the page.
-        textfile: the metrics.
-    """
-
-    html: Path | None = None
-    textfile: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.html is not None:
-            require_writable("--html", self.html)
-        if self.textfile is not None:
-            from relay_pipelines.audit import metrics
-
-            metrics.require_rewritable(self.textfile, metrics.NAMES)
-
-    def metrics(self, request: AuditRequest, audits: Iterable[_Done]) -> None:
-        """Write the metrics, if they are wanted.
-
-        Raises:
-            RelayError: the file cannot be written.
-        """
-        if self.textfile is not None:
-            from relay_pipelines.audit import metrics
-
-            for mirror, audit in audits:
-                metrics.write(self.textfile, metrics.Audited(mirror, request, audit))
-
-    def page(self, audits: Sequence[Audit]) -> None:
-        """Write the page, if it is wanted.
-
-        Raises:
-            RelayError: the file cannot be written.
-        """
-        if self.html is None:
-            return
-        from relay_pipelines.audit import page
-
-        try:
-            self.html.write_text(page.page(audits, SystemClock().now_ms()), encoding="utf-8")
-        except OSError as error:
-            what = f"--html: {self.html} cannot be written: {error.strerror}"
-            raise RelayError(what, remedy="name another file") from error
-
 
 def run(
     invocation: Invocation,
     names: Sequence[str],
     request: AuditRequest,
-    written: Written,
     replayed: Callable[[Sides], Sides] | None = None,
     *,
+    html: Path | None = None,
+    textfile: Path | None = None,
     as_json: bool,
 ) -> int:
     """Audit one mirror after the other, and return the highest exit code.
 
     Args:
         replayed: returns the mirror that is a replay, which is audited instead of its own.
+        html: where a page is written, too.
+        textfile: where metrics are written, too.
     """
+    if html is not None:
+        require_writable("--html", html)
+    if textfile is not None:
+        metrics.require_rewritable(textfile, metrics.NAMES)
     settings, stop = invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, purpose="audit", verbose=invocation.debug)
-    audits: list[_Done] = []
+    audits: list[tuple[str, Audit | None]] = []
     with stop.heard():
         try:
             for name, mirror in selected_mirrors(settings, names).items():
@@ -108,8 +63,6 @@ def run(
                 with invocation.reporting_errors(name):
                     sides = Sides(name, mirror)
                     audit = _audit(replayed(sides) if replayed else sides, session, request)
-                    for topic in set(request.topics) - audit.topics.keys():
-                        invocation.fail(no_entries(topic, audit.topics), name)
                     report(invocation, audit, as_json=as_json)
                 audits.append((audit.mirror if audit else name, audit))
         except KeyboardInterrupt:
@@ -121,11 +74,23 @@ def run(
     if as_json:
         messages.document({"mirrors": [audit_document(audit) for audit in found]})
     with invocation.reporting_errors():
-        if not stop():  # an audit that was cut short proves nothing
-            written.metrics(request, audits)
+        if textfile is not None and not stop():  # an audit that was cut short proves nothing
+            for name, audit in audits:
+                metrics.write(textfile, name, request, audit)
     with invocation.reporting_errors():
-        written.page(found)
+        if html is not None:
+            _write_page(html, found)
     return invocation.exit_code
+
+
+def _write_page(path: Path, audits: Sequence[Audit]) -> None:
+    from relay_pipelines.audit import page  # jinja2 is slow to import
+
+    try:
+        path.write_text(page.page(audits, SystemClock().now_ms()), encoding="utf-8")
+    except OSError as error:
+        what = f"--html: {path} cannot be written: {error.strerror}"
+        raise RelayError(what, remedy="name another file") from error
 
 
 def refuse_a_part(request: AuditRequest, html: Path | None) -> None:
@@ -218,7 +183,9 @@ def _audit(sides: Sides, session: Session, request: AuditRequest) -> Audit:
 
 def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     """Print what an audit found, and raise the exit code."""
-    strict = audit.request.strict
+    strict, copied = audit.request.strict, {tp.topic for tp in audit.partitions}
+    for topic in set(audit.request.topics) - copied:
+        invocation.fail(no_entries(topic, copied), audit.mirror)
     passed = _report(invocation, audit.mirror, audit.verdict, audit.findings, strict=strict)
     if as_json:
         return

@@ -9,7 +9,6 @@ import dagster as dg
 from pydantic import Field
 
 from relay_pipelines.audit import checks
-from relay_pipelines.audit.checks import AuditReport
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
 from relay_pipelines.finding import Severity, texts
@@ -86,8 +85,8 @@ def scheduled(
         context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
     ) -> Iterator[Batch]:
         request, known = filled(AuditRequest, context.op_config), _known(name, mirror, catalog)
-        report = yield from _audit(context, kafka, session, stop, path, request, known)
-        yield [_history(report)]
+        metadata = yield from _audit(context, kafka, session, stop, path, request, known)
+        yield [dg.AssetMaterialization(naming.sample_audit_asset(path), metadata=metadata)]
 
     defaults = {"level": by_itself.level, "share": by_itself.share, "strict": by_itself.strict}
     sample_audit = build_job(
@@ -129,46 +128,34 @@ def _audit(
     path: str,
     request: AuditRequest,
     known: Collection[str],
-) -> Generator[Batch, None, AuditReport]:
+) -> Generator[Batch, None, dict[str, Any]]:
     """Audit, and yield the result of each topic; a difference fails checks, and not the run.
 
     Args:
         known: all topics of the mirror.
 
+    Returns:
+        what Dagster plots of it.
+
     Raises:
         dg.Failure: something could not be read, or the ledger does not have it.
     """
-    checks.lower_priority()
     mirror = path.rpartition("/")[2]
     try:
-        report = checks.run(context, kafka, session, stop, path, request)
+        audit = checks.run(context, kafka, session, stop, path, request)
     except RelayError as error:
         if isinstance(error, TamperedError):
             named = replace(request, topics=request.topics or tuple(sorted(known)))
             yield list(checks.not_audited(path, named, error, kafka.clock))
         raise _failure(f"{mirror}: {error}") from None
-    checks.write_page(context, report, kafka.clock.now_ms())
-    yield list(checks.evaluations(report, kafka))
-    if failures := texts(report.audit.findings, Severity.ERROR):
+    page = checks.write_page(context, audit, kafka.clock.now_ms())
+    yield list(checks.evaluations(path, audit, page, kafka))
+    if failures := texts(audit.findings, Severity.ERROR):
         raise _failure(f"{mirror}: {'; '.join(failures[:_SHOWN])}")
-    return report
+    more = {"share (%)": audit.request.share, "seed": audit.request.seed}
+    return checks.numbers(audit, page) | more
 
 
 def _failure(what: str) -> dg.Failure:
     # the job's tag keeps Dagster from repeating the run
     return dg.Failure(what, allow_retries=False)
-
-
-def _history(report: AuditReport) -> dg.AssetMaterialization:
-    """Return what Dagster plots of the audits that a schedule repeats."""
-    audit, request = report.audit, report.audit.request
-    metadata: dict[str, Any] = {
-        **checks.numbers(audit.partitions.values()),
-        "seconds": round(audit.seconds, 3),
-        "share (%)": request.share,
-        "seed": request.seed,
-        "level": str(request.level),
-    }
-    if report.page is not None:
-        metadata["page"] = dg.MetadataValue.path(report.page)
-    return dg.AssetMaterialization(naming.sample_audit_asset(report.path), metadata=metadata)

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
-from relay_pipelines.audit.audit import Audit, verdict_of
+from relay_pipelines.audit.audit import Audit
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import State, Tally, Verdict
 from relay_pipelines.errors import ConfigError, RelayError
@@ -24,32 +25,6 @@ OPTION = "--textfile"
 NAMES = ("check_failed", "audit_verdict", "audit_records")
 """The gauges of an audit; the first says which checks fail."""
 _CHECK = "audit"
-
-
-class Audited(NamedTuple):
-    """A mirror, or topics of it, and the audit; None if it could not be done."""
-
-    mirror: str
-    request: AuditRequest
-    audit: Audit | None
-
-    @property
-    def verdicts(self) -> dict[str, Verdict]:
-        """The verdict on each topic, also on one that was asked for and that the ledger lacks.
-
-        One without a topic if there is no audit of the mirror.
-        """
-        asked = self.request.topics or (("",) if self.audit is None else ())
-        verdicts = dict.fromkeys(asked, Verdict(State.FAILED, Tally()))
-        if self.audit is not None:
-            for topic, partitions in self.audit.topics.items():
-                verdicts[topic] = verdict_of(self.audit.level, partitions)
-        return verdicts
-
-    @property
-    def is_of_all(self) -> bool:
-        """Whether a topic without a verdict has no copies that the ledger knows."""
-        return self.audit is not None and not self.request.topics and not self.request.is_part
 
 
 class Seen(NamedTuple):
@@ -64,30 +39,37 @@ class Seen(NamedTuple):
     is_part: bool
 
 
-def write(path: Path, audited: Audited) -> None:
+def write(path: Path, mirror: str, request: AuditRequest, audit: Audit | None) -> None:
     """Write the verdict on each topic, and how many records it rests on.
 
     What the file says of other mirrors and topics stays: their last audit was another one.
 
+    Args:
+        audit: None if it could not be done, which has failed for the topics that were asked for, or
+            for the mirror as a whole.
+
     Raises:
         RelayError: the file cannot be read or written.
     """
-    verdicts, strict = audited.verdicts, audited.request.strict
+    verdicts = dict.fromkeys(request.topics or ("",), Verdict(State.FAILED, Tally()))
+    if audit is not None:
+        verdicts = {topic: of_topic.verdict for topic, of_topic in audit.by_topic.items()}
     seen = {
         topic: Seen(
-            bool(verdict.exit_code(strict=strict)),
-            audited.request.is_part or verdict.tally.left_out > 0,
+            bool(verdict.exit_code(strict=request.strict)),
+            request.is_part or verdict.tally.left_out > 0,
         )
         for topic, verdict in verdicts.items()
     }
-    rewriting = rewritten(path, NAMES, audited.mirror, seen, is_of_all=audited.is_of_all)
+    is_of_all = audit is not None and not request.topics and not request.is_part
+    rewriting = rewritten(path, NAMES, mirror, seen, is_of_all=is_of_all)
     with rewriting as ((failed, states, records), topics):
         for topic in topics:
-            failed.labels(audited.mirror, topic, _CHECK).set(seen[topic].fails)
+            failed.labels(mirror, topic, _CHECK).set(seen[topic].fails)
             for state in State:
-                states.labels(audited.mirror, topic, state).set(state is verdicts[topic].state)
+                states.labels(mirror, topic, state).set(state is verdicts[topic].state)
             for name, number in verdicts[topic].tally.numbers.items():
-                records.labels(audited.mirror, topic, name).set(number)
+                records.labels(mirror, topic, name).set(number)
 
 
 def require_rewritable(path: Path, names: Sequence[str]) -> None:
@@ -133,7 +115,7 @@ def rewritten(
 
 
 def _keep(
-    samples: Sequence[_Sample],
+    samples: Sequence[Sample],
     gauges: Mapping[str, Any],
     mirror: str,
     seen: Mapping[str, Seen],
@@ -150,13 +132,13 @@ def _keep(
         topic for topic, now in seen.items() if now.fails or not now.is_part or topic not in failing
     ]
     gone = {each.labels["topic"] for each in earlier} - failing | {""} if is_of_all else set()
-    for name, labels, value in samples:
+    for name, labels, value, *_ in samples:
         if labels["mirror"] != mirror or labels["topic"] not in {*topics, *gone}:
             gauges[name].labels(**labels).set(value)
     return topics
 
 
-def _samples(path: Path, names: Sequence[str]) -> list[_Sample]:
+def _samples(path: Path, names: Sequence[str]) -> list[Sample]:
     """Read what is in a file; nothing if there is none yet.
 
     Raises:
@@ -172,7 +154,7 @@ def _samples(path: Path, names: Sequence[str]) -> list[_Sample]:
             f"{OPTION}: {path} is not a file of metrics: {error}",
             remedy="delete it, or name another file",
         ) from error
-    samples = [_Sample(*sample[:3]) for family in families for sample in family.samples]
+    samples = [sample for family in families for sample in family.samples]
     for name in (each.name for each in samples if labels.get(each.name) != each.labels.keys()):
         raise ConfigError(
             f"{OPTION}: {path} has other metrics, such as {name}, which would be lost",
@@ -196,11 +178,3 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-
-
-class _Sample(NamedTuple):
-    """A value of a gauge, with the gauge's name and labels."""
-
-    name: str
-    labels: dict[str, str]
-    value: float

@@ -309,8 +309,9 @@ def audit(
         from relay_pipelines.replay.replay import mirror_of_replay
 
         replayed = partial(mirror_of_replay, replay)
-    written = command.Written(html, textfile)
-    return command.run(context.obj, names, request, written, replayed, as_json=as_json)
+    return command.run(
+        context.obj, names, request, replayed, html=html, textfile=textfile, as_json=as_json
+    )
 
 
 @app.command()

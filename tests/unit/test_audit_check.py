@@ -12,7 +12,6 @@ import pytest
 
 from relay_pipelines.audit.audit import PartitionAudit
 from relay_pipelines.audit.checks import (
-    AuditReport,
     evaluations,
     last_evaluations,
     not_audited,
@@ -39,7 +38,7 @@ REQUEST = AuditRequest(("orders",), level=Level.FULL, share=100.0)
 def evaluated(found: PartitionAudit, request: AuditRequest = REQUEST) -> dg.AssetCheckEvaluation:
     whole = audit(found)
     whole.request = request
-    (evaluation,) = evaluations(AuditReport("m", whole), KAFKA)
+    (evaluation,) = evaluations("m", whole, None, KAFKA)
     return evaluation
 
 
@@ -111,7 +110,7 @@ def test_what_retention_has_left() -> None:
     whole_audit.partitions[whole().topic_partition].uncompared["retention"] = 10
     for strict in (False, True):
         whole_audit.request = replace(REQUEST, strict=strict)
-        (evaluation,) = evaluations(AuditReport("m", whole_audit), KAFKA)
+        (evaluation,) = evaluations("m", whole_audit, None, KAFKA)
         assert evaluation.passed is not strict
         assert evaluation.metadata["not verified (records)"].value == 10
     assert evaluation.severity is dg.AssetCheckSeverity.ERROR
@@ -147,7 +146,7 @@ def test_what_the_ledger_no_longer_has_is_nothing_to_verify(level: Level) -> Non
     )
     both = audit(whole())
     both.partitions[gone.topic_partition] = gone
-    (evaluation,) = evaluations(AuditReport("m", both), KAFKA)
+    (evaluation,) = evaluations("m", both, None, KAFKA)
     assert evaluation.passed
     assert "orders-1: ledger entries that retention has deleted: 7" in str(evaluation.description)
 
@@ -190,16 +189,16 @@ def test_a_topic_without_copies_is_a_warning() -> None:
     """The share that was covered is that of chunks, not of topic-partitions."""
     audited_both = audit(whole())
     audited_both.request = replace(REQUEST, topics=("never", "orders"))
-    (other, found) = evaluations(AuditReport("m", audited_both), KAFKA)
+    (other, found) = evaluations("m", audited_both, None, KAFKA)
     assert (other.asset_key.path, other.passed) == (["m", "never"], False)
     assert other.severity is dg.AssetCheckSeverity.WARN
     assert found.passed
-    counted = numbers([whole()])
+    counted = numbers(audit(whole()))
     assert counted["chunks"] == len(whole().coverage.stretches)
     assert (counted["chunks compared"], counted["compared by content (records)"]) == (1, 15)
     assert counted["covered (%)"] == round(100 / counted["chunks"], 3)
-    assert numbers([])["covered (%)"] == 0
-    assert numbers([audited()])["differences"] == 1
+    assert numbers(replace(audited_both, partitions={}))["covered (%)"] == 0
+    assert numbers(audit(audited()))["differences"] == 1
 
 
 def test_an_audit_that_could_not_be_made() -> None:

@@ -25,7 +25,7 @@ from rich.table import Table
 from relay_pipelines.audit import metrics
 from relay_pipelines.audit import report as shown_as
 from relay_pipelines.audit.audit import PartitionAudit
-from relay_pipelines.audit.command import Written, report
+from relay_pipelines.audit.command import report
 from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.coverage import Stretch, coverage
 from relay_pipelines.audit.page import HEIGHT, WIDTH, bars, mark, page
@@ -93,7 +93,7 @@ def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (document["verdict"], document["summary"]) == ("not verified", line)
     assert document["coverage"]["not_verified"] == {"it is compacted": 25}
     textfile = tmp_path / "audit.prom"
-    metrics.write(textfile, metrics.Audited("m", AuditRequest(), audit(found)))
+    metrics.write(textfile, "m", AuditRequest(), audit(found))
     written = textfile.read_text()
     for line in (
         'check_failed{check="audit",mirror="m",topic="orders"} 1.0',
@@ -129,8 +129,8 @@ def test_a_failed_check_stays_until_the_whole_topic_passes(
     partition.uncompared["retention"] = 10
     good.request = request = AuditRequest(**{"level": Level.FULL, **asked})
     partition.level = request.level
-    metrics.write(textfile, metrics.Audited("m", AuditRequest(window="w1"), bad))
-    metrics.write(textfile, metrics.Audited("m", request, good))
+    metrics.write(textfile, "m", AuditRequest(window="w1"), bad)
+    metrics.write(textfile, "m", request, good)
     assert gauge(textfile, "check_failed") == {("orders", "audit"): float(stays)}
     verdicts = gauge(textfile, "audit_verdict")
     assert verdicts["orders", "differs"] == float(stays)
@@ -143,18 +143,18 @@ def test_a_failed_check_outlives_its_topic(tmp_path: Path) -> None:
     line = 'kafka_relay_check_failed{{mirror="m",topic="{}",check="audit"}} {}\n'
     known = [("gone", 1), ("passed", 0), ("asked", 0), ("", 1)]
     textfile.write_text("".join(line.format(*each) for each in known))
-    found = whole()
+    found = audit(whole())
     asked = AuditRequest(topics=("orders", "asked", "gone"))
-    metrics.write(textfile, metrics.Audited("m", asked, audit(found)))
+    metrics.write(textfile, "m", asked, replace(found, request=asked))
     failed = {"gone": 1, "asked": 1, "orders": 0}
     assert gauge(textfile, "check_failed") == {
         (topic, "audit"): value for topic, value in {**failed, "passed": 0, "": 1}.items()
     }
-    metrics.write(textfile, metrics.Audited("m", AuditRequest(), audit(found)))
+    metrics.write(textfile, "m", AuditRequest(), found)
     assert gauge(textfile, "check_failed") == {
         (topic, "audit"): value for topic, value in failed.items()
     }
-    metrics.write(textfile, metrics.Audited("m", AuditRequest(), None))
+    metrics.write(textfile, "m", AuditRequest(), None)
     assert gauge(textfile, "check_failed") == {
         (topic, "audit"): value for topic, value in {**failed, "": 1}.items()
     }
@@ -163,8 +163,8 @@ def test_a_failed_check_outlives_its_topic(tmp_path: Path) -> None:
 def test_audits_that_write_one_file_take_turns(tmp_path: Path) -> None:
     """A failure that one has written is in what the other one keeps."""
     textfile = tmp_path / "audit.prom"
-    failed_one = metrics.Audited("m", AuditRequest(topics=("asked",)), None)
-    other = threading.Thread(target=metrics.write, args=(textfile, failed_one))
+    failed_one = textfile, "m", AuditRequest(topics=("asked",)), None
+    other = threading.Thread(target=metrics.write, args=failed_one)
     seen = {"orders": metrics.Seen(fails=True, is_part=False)}
     with metrics.rewritten(textfile, metrics.NAMES, "m", seen) as ((failed, *_), topics):
         other.start()
@@ -197,7 +197,7 @@ def test_a_file_of_something_else_is_refused(
     textfile = tmp_path / "audit.prom"
     textfile.mkdir() if content is None else textfile.write_bytes(content)
     with pytest.raises(ConfigError) as refused:
-        Written(textfile=textfile)
+        metrics.require_rewritable(textfile, metrics.NAMES)
     assert str(refused.value).startswith(f"--textfile: {textfile} ")
     assert line in str(refused.value)
     assert content is None or textfile.read_bytes() == content
@@ -213,16 +213,19 @@ def test_a_file_in_a_folder_that_cannot_be_locked(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(RelayError, match="cannot be locked: Bad file"):
-        Written(textfile=tmp_path / "audit.prom")
+        metrics.require_rewritable(tmp_path / "audit.prom", metrics.NAMES)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_a_file_in_a_folder_that_cannot_be_written() -> None:
     """It can be written there, and not be replaced; a new one can be neither."""
     program = (
-        "from pathlib import Path; from relay_pipelines.audit.command import Written\n"
-        "for option, file in (('textfile', 'old'), ('html', 'new'), ('html', 'old')):\n"
-        "    try: print(Written(**{option: Path(file)}))\n"
+        "from pathlib import Path; from relay_pipelines.audit import metrics\n"
+        "from relay_pipelines.invocation import require_writable\n"
+        "for refuse in (lambda: metrics.require_rewritable(Path('old'), metrics.NAMES),\n"
+        "               lambda: require_writable('--html', Path('new')),\n"
+        "               lambda: require_writable('--html', Path('old'))):\n"
+        "    try: print(refuse())\n"
         "    except Exception as error: print(error)\n"
     )
     with tempfile.TemporaryDirectory() as folder:  # that of pytest is root's alone
@@ -242,7 +245,7 @@ def test_a_file_in_a_folder_that_cannot_be_written() -> None:
     replaced, new, written = done.stdout.splitlines()
     assert replaced == ("--textfile: the folder . cannot be written; name a file in another folder")
     assert new == "--html: new cannot be written; name another file"
-    assert written.startswith("Written(")
+    assert written == "None"
 
 
 def gauge(textfile: Path, name: str) -> dict[tuple[str, str], float]:
