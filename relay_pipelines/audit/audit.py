@@ -11,8 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.audit.chunks import AuditJob, ChunkResult
 from relay_pipelines.audit.claims import Claims, RecountPart
+from relay_pipelines.audit.comparison import ComparedChunk
 from relay_pipelines.audit.coverage import (
     CoverageMap,
     OffsetKind,

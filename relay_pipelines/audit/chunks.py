@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from relay_pipelines.audit.comparison import BatchSide, Comparison, Difference, compare
-from relay_pipelines.audit.key_comparison import Compaction, compare_keys, decoded
-from relay_pipelines.audit.retention import CleanupPolicies, Retention
+from relay_pipelines.audit.comparison import (
+    BatchSide,
+    ComparedChunk,
+    Comparison,
+    Difference,
+    compare,
+)
+from relay_pipelines.audit.key_comparison import compare_keys, decoded
+from relay_pipelines.audit.retention import Retention
 from relay_pipelines.errors import (
     DataLossError,
     RelayError,
     RetriableError,
+    TopicRecreatedError,
 )
 from relay_pipelines.ledger.checkpoint import wait_until_stable
-from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import size_on_disk
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -49,47 +56,6 @@ class AuditJob:
     nodes: tuple[Cluster, ...]
     destination: Cluster
     options: CopyOptions
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedChunk:
-    """One ledger entry, or all of a compacted topic-partition: what must be the same on both sides.
-
-    Args:
-        node: the source node whose offsets these are; empty if they are of several.
-        own_logs: the nodes that have the log of these offsets, as of `Holders.own`.
-        no_own: why none of them has; empty if one does.
-        left_out: how many of the source's records are not at the destination.
-        producer_id: of its copies, where those of another source may lie between them.
-        compacted_at_source, compacted_at_destination: whether compaction may have removed records
-            there.
-        policies: what may remove copies.
-        entry: of the ledger; None for several.
-    """
-
-    source: OffsetRange
-    destination: OffsetRange
-    records: int
-    size_bytes: int
-    left_out: int = 0
-    producer_id: int | None = None
-    compacted_at_source: bool = False
-    compacted_at_destination: bool = False
-    policies: CleanupPolicies = field(default_factory=CleanupPolicies)
-    entry: LedgerEntry | None = None
-    node: str = ""
-    own_logs: Mapping[str, str] = field(default_factory=dict)
-    no_own: str = ""
-
-    @property
-    def topic_partitions(self) -> set[TopicPartition]:
-        """On both sides."""
-        return {self.source.topic_partition, self.destination.topic_partition}
-
-    @property
-    def is_compacted(self) -> bool:
-        """Whether the records are compared key by key."""
-        return self.compacted_at_source or self.compacted_at_destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,33 +108,33 @@ class _Pending:
     """A chunk without a result yet.
 
     Args:
-        own: why a node with its log did not tell.
-        refuted_by: another node that holds other records at its offsets.
-        failed_at, error: the last node that did not answer, and its error.
+        refuted_by: another node, which holds other records at its offsets.
+        silent: why nodes did not tell whether they hold it, by their names.
     """
 
     chunk: ComparedChunk
     is_done: bool = False
-    own: str = ""
     refuted_by: str = ""
-    failed_at: str = ""
-    error: str = ""
+    silent: dict[str, RelayError] = field(default_factory=dict)
 
-    def note_failure(self, node: Cluster, error: RelayError) -> None:
-        """Note that a node did not answer."""
-        self.failed_at, self.error = node.name, str(error)
-        if node.name in self.chunk.own_logs:
-            self.own = f"where {error.what}"
+    def refute(self, node: Cluster) -> None:
+        """Note that a node that does not have its log, or no longer, holds other records."""
+        self.refuted_by = self.refuted_by or node.name
+        self.silent[node.name] = TopicRecreatedError("the topic was created again since")
 
     def result(self) -> ChunkResult:
         """Return why it was not compared."""
+        chunk, errors = self.chunk, list(self.silent.items())
         if not self.refuted_by:
-            return ChunkResult(self.chunk, error=self.error)
-        node = self.chunk.node
-        why = f"they were copied from node {node}, {self.own}" if self.own else self.chunk.no_own
-        why = why or "they were copied from several nodes, whose offsets may differ"
+            return ChunkResult(chunk, error=str(errors[-1][1]) if errors else "")
+        silent = [error.what for node, error in errors if node in chunk.own_logs]
+        why = (
+            f"they were copied from node {chunk.node}, where {silent[-1]}"
+            if silent
+            else chunk.no_own or "they were copied from several nodes, whose offsets may differ"
+        )
         what = f"node {self.refuted_by} does not hold these records at these offsets"
-        return ChunkResult(self.chunk, self.refuted_by, unread=f"{what}; {why}")
+        return ChunkResult(chunk, self.refuted_by, unread=f"{what}; {why}")
 
 
 def _compare_at(
@@ -183,22 +149,20 @@ def _compare_at(
         comparing = _Comparing(job, source, destination, clock)
         for number, pending in enumerate(wanted):
             chunk = pending.chunk
-            if pending.failed_at == node.name:
+            if node.name in pending.silent:
                 continue
             last = [each for each in job.nodes if each.name not in chunk.own_logs] or job.nodes
             try:
                 result = comparing.result(chunk, patient=node is last[-1])
                 refutes = result.difference is not None and result.difference.is_of_both
                 if refutes and not _has_own_log(job, node, chunk):
-                    pending.refuted_by = pending.refuted_by or node.name
-                    if node.name == chunk.node:
-                        pending.own = "whose topic was created again since"
+                    pending.refute(node)
                     continue
             except RetriableError as error:
                 tp = error.topic_partition
                 for each in wanted[number:]:
                     if each is pending or tp is None or tp in each.chunk.topic_partitions:
-                        each.note_failure(node, error)
+                        each.silent[node.name] = error
                 continue
             pending.is_done = True
             yield result
@@ -378,17 +342,10 @@ class _Comparing:
         self, chunk: ComparedChunk, source_end: int, destination_end: int
     ) -> Comparison:
         """Compare key by key, and read on to the ends of both logs for keys that come again."""
-        rules = Compaction(
-            chunk.source,
-            chunk.destination,
-            chunk.records,
-            chunk.compacted_at_source,
-            chunk.compacted_at_destination,
-        )
         source_log = replace(chunk.source, end=source_end)
         log = replace(chunk.destination, end=destination_end)
         with (
             closing(self._source.read(source_log)) as source,
             closing(self._destination.read(log)) as destination,
         ):
-            return compare_keys(decoded(source), decoded(destination), rules)
+            return compare_keys(decoded(source), decoded(destination), chunk)

@@ -6,13 +6,15 @@ The first record that differs, on both sides, as text. Runs in a task.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from relay_pipelines.audit.retention import CleanupPolicies
 from relay_pipelines.copy.columns import is_log_append_time, records_in
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import (
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
@@ -26,6 +28,47 @@ _AT_ONCE = 1 << 20
 _FILTERED_AT_ONCE = 256  # every record that was left out begins a new part
 Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 """Timestamp, key, value and headers of a record: what must be the same on both sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedChunk:
+    """One ledger entry, or all of a compacted topic-partition: what must be the same on both sides.
+
+    Args:
+        node: the source node whose offsets these are; empty if they are of several.
+        own_logs: the nodes that have the log of these offsets, as of `Holders.own`.
+        no_own: why none of them has; empty if one does.
+        left_out: how many of the source's records are not at the destination.
+        producer_id: of its copies, where those of another source may lie between them.
+        compacted_at_source, compacted_at_destination: whether compaction may have removed records
+            there.
+        policies: what may remove copies.
+        entry: of the ledger; None for several.
+    """
+
+    source: OffsetRange
+    destination: OffsetRange
+    records: int
+    size_bytes: int
+    left_out: int = 0
+    producer_id: int | None = None
+    compacted_at_source: bool = False
+    compacted_at_destination: bool = False
+    policies: CleanupPolicies = field(default_factory=CleanupPolicies)
+    entry: LedgerEntry | None = None
+    node: str = ""
+    own_logs: Mapping[str, str] = field(default_factory=dict)
+    no_own: str = ""
+
+    @property
+    def topic_partitions(self) -> set[TopicPartition]:
+        """On both sides."""
+        return {self.source.topic_partition, self.destination.topic_partition}
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the records are compared key by key."""
+        return self.compacted_at_source or self.compacted_at_destination
 
 
 @dataclass(slots=True)

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
-from relay_pipelines.audit.comparison import Comparison, Difference, Part, ShownRecord, excerpts
+from relay_pipelines.audit.comparison import (
+    ComparedChunk,
+    Comparison,
+    Difference,
+    Part,
+    ShownRecord,
+    excerpts,
+)
 from relay_pipelines.copy.columns import is_log_append_time, records_in
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.reader import FetchedSpan
@@ -29,27 +36,8 @@ Log = dict[bytes | None, bytearray]
 """The records of each key, `_RECORD` after `_RECORD`, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compaction:
-    """What is compared of a compacted topic-partition.
-
-    Args:
-        copied: the source offsets.
-        copies: the destination offsets.
-        records: how many were committed.
-        at_source, at_destination: whether the topic is compacted there: otherwise nothing may be
-            missing on that side.
-    """
-
-    copied: OffsetRange
-    copies: OffsetRange
-    records: int
-    at_source: bool = True
-    at_destination: bool = True
-
-
 def compare_keys(
-    source: Iterable[Part], destination: Iterable[Part], compaction: Compaction
+    source: Iterable[Part], destination: Iterable[Part], chunk: ComparedChunk
 ) -> Comparison:
     """Compare all records of each key; the order between records of different keys is not compared.
 
@@ -57,9 +45,8 @@ def compare_keys(
         source, destination: from the first offset that is compared up to the end of the log, so
             that they show which keys come again later.
     """
-    return _Keys(
-        *_log(source, compaction.copied), *_log(destination, compaction.copies), compaction
-    ).compare()
+    logs = *_log(source, chunk.source), *_log(destination, chunk.destination)
+    return _Keys(*logs, chunk).compare()
 
 
 def decoded(fetches: Iterable[Sequence[FetchedSpan]]) -> Iterator[Part]:
@@ -94,7 +81,7 @@ class _Keys:
     later_at_source: set[bytes | None]
     destination: Log
     later_at_destination: set[bytes | None]
-    compaction: Compaction
+    chunk: ComparedChunk
     found: Comparison = field(default_factory=Comparison)
     differing: list[tuple[bytes | None, bytes | None, bytes | None]] = field(default_factory=list)
     only_there: int = 0
@@ -103,10 +90,10 @@ class _Keys:
         for key in self.source.keys() | self.destination.keys():
             sides = self.source.get(key, b""), self.destination.get(key, b"")
             self._compare(key, *map(bytes, sides))
-        comparison, compaction = self.found, self.compaction
+        comparison = self.found
         if self.differing:
             comparison.difference = _difference(self.differing)
-        gone = compaction.records - comparison.records - self.only_there
+        gone = self.chunk.records - comparison.records - self.only_there
         comparison.not_verified = +Counter(
             {AT_SOURCE: self.only_there, ON_BOTH_SIDES: max(0, gone)}
         )
@@ -141,11 +128,11 @@ class _Keys:
     ) -> bool:
         # the cleaner deletes records without a key, but no later one replaces them
         is_replaced = bool(destination) or key in self.later_at_destination or _ends(source)
-        return self.compaction.at_destination and key is not None and is_replaced
+        return self.chunk.compacted_at_destination and key is not None and is_replaced
 
     def _may_miss_at_source(self, key: bytes | None, source: bytes, destination: bytes) -> bool:
         is_replaced = bool(source) or key in self.later_at_source or _ends(destination)
-        return self.compaction.at_source and (key is None or is_replaced)
+        return self.chunk.compacted_at_source and (key is None or is_replaced)
 
 
 def _records(log: bytes) -> Iterator[bytes]:

@@ -16,8 +16,9 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from relay_pipelines.audit.audit import Audit
-from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk, compare_chunks
+from relay_pipelines.audit.chunks import AuditJob, ChunkResult, compare_chunks
 from relay_pipelines.audit.claims import RecountPart
+from relay_pipelines.audit.comparison import ComparedChunk
 from relay_pipelines.audit.part_count import PartResult, count_in_task
 from relay_pipelines.plan.task_packing import FEW_TASKS
 from relay_pipelines.protocol.clock import SystemClock

@@ -11,7 +11,8 @@ import pytest
 
 from relay_pipelines.audit import audit as verify_audit
 from relay_pipelines.audit.audit import Audit, begin
-from relay_pipelines.audit.chunks import ComparedChunk, compare_chunks
+from relay_pipelines.audit.chunks import compare_chunks
+from relay_pipelines.audit.comparison import ComparedChunk
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.spark_job import do_group
 from relay_pipelines.audit.verdict import State

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from relay_pipelines.audit.audit import Audit, PartitionAudit
-from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
-from relay_pipelines.audit.comparison import Difference, ShownRecord
+from relay_pipelines.audit.chunks import AuditJob, ChunkResult
+from relay_pipelines.audit.comparison import ComparedChunk, Difference, ShownRecord
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import DestinationCount

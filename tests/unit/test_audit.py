@@ -11,9 +11,9 @@ import pytest
 
 from relay_pipelines.audit import part_count
 from relay_pipelines.audit.audit import Audit, PartitionAudit
-from relay_pipelines.audit.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.audit.chunks import AuditJob, ChunkResult
 from relay_pipelines.audit.claims import Claims, RecountPart
-from relay_pipelines.audit.comparison import Difference
+from relay_pipelines.audit.comparison import ComparedChunk, Difference
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.part_count import PartCount, PartResult, count_parts, count_ranges
 from relay_pipelines.audit.recount import DestinationCount, Recount

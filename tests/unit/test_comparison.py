@@ -9,6 +9,7 @@ import pytest
 
 from relay_pipelines.audit.comparison import (
     BatchSide,
+    ComparedChunk,
     Comparison,
     Difference,
     Side,
@@ -18,7 +19,6 @@ from relay_pipelines.audit.comparison import (
 from relay_pipelines.audit.key_comparison import (
     AT_SOURCE,
     ON_BOTH_SIDES,
-    Compaction,
     compare_keys,
     decoded,
 )
@@ -283,13 +283,17 @@ def kept(*pairs: Pair, at: int = 0, attributes: int = 0) -> Log:
     return [[span(batch(records, at, attributes=attributes))]] if records else []
 
 
+SIDES = ("at_source", "at_destination")
+
+
 def compared(
     source: Log, destination: Log, start: int = 0, end: int = 100, **rules: Any
 ) -> Comparison:
     """Compare logs of which a range was copied to the same offsets."""
     copied = OffsetRange(AT, start, end)
-    rules = {"records": 2} | rules
-    return compare_keys(decoded(source), decoded(destination), Compaction(copied, copied, **rules))
+    compacted = {f"compacted_{side}": rules.pop(side, True) for side in SIDES}
+    chunk = ComparedChunk(copied, copied, **{"records": 2, "size_bytes": 0} | compacted | rules)
+    return compare_keys(decoded(source), decoded(destination), chunk)
 
 
 def differs(source: Log, destination: Log, **rules: Any) -> str:
