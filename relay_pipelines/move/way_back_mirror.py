@@ -13,7 +13,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.checkpoint import way_back_name
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.plan.topic_selection import renamed_target
-from relay_pipelines.settings import Destination, Health, Mirror, Node, Source, Topics
+from relay_pipelines.settings import Destination, Mirror, Node, Source, Topics
 from relay_pipelines.settings.copying import RecordSettings
 from relay_pipelines.settings.groups import Groups
 from relay_pipelines.settings.models import Start
@@ -63,13 +63,12 @@ def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
     return mirror.model_copy(
         update={
             **records,
-            "source": Source.model_construct(
-                nodes=(_read_from(there),),
-                health=Health(),
+            "source": Source(
+                nodes=(there.reached_as(Node, name="destination"),),
                 schema_registry=there.schema_registry,
             ),
-            "destination": Destination.model_construct(
-                **_shared(node), schema_registry=mirror.source.schema_registry
+            "destination": node.reached_as(
+                Destination, schema_registry=mirror.source.schema_registry
             ),
             "topics": Topics(
                 allow=tuple(map(re.escape, sorted(names))), rename=names, config_keys=()
@@ -80,13 +79,3 @@ def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
             "groups": Groups(),
         }
     )
-
-
-def _read_from(there: Destination) -> Node:
-    return Node.model_construct(name="destination", **_shared(there))
-
-
-def _shared(cluster: Node | Destination) -> dict[str, Any]:
-    """Return how a cluster is reached."""
-    keys = Node.model_fields.keys() & Destination.model_fields.keys()
-    return {key: getattr(cluster, key) for key in keys}

@@ -14,7 +14,7 @@ from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.plan.topic_selection import select, target
 from relay_pipelines.replay.request import ReplayRequest, digest
 from relay_pipelines.settings import Mirror
-from relay_pipelines.settings.clusters import Destination, Health, Node, Source
+from relay_pipelines.settings.clusters import Node, Source
 from relay_pipelines.settings.copying import FilterSettings, RecordSettings
 from relay_pipelines.settings.models import Start
 from relay_pipelines.settings.topics import Topics
@@ -107,19 +107,12 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
     records |= {key: getattr(request.records, key) for key in request.records.model_fields_set}
     if request.has_dates:
         records["filters"] = (_time_span(request), *records["filters"])
-    there = mirror.destination
-    node = Node.model_construct(
-        name="destination",
-        **{
-            key: getattr(there, key) for key in Node.model_fields if key in Destination.model_fields
-        },
-    )
     return mirror.model_copy(
         update={
             **records,
             "source": mirror.source
             if request.side is Side.SOURCE
-            else Source.model_construct(nodes=(node,), health=Health()),
+            else Source(nodes=(mirror.destination.reached_as(Node, name="destination"),)),
             "topics": Topics(
                 allow=(re.escape(read),),
                 rename={read: request.to},

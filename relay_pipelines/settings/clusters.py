@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
@@ -206,6 +206,9 @@ def _secret_value(secret: Secret | None) -> str | None:
     return secret.get_secret_value() if secret else None
 
 
+Role = TypeVar("Role", bound="_Connection")
+
+
 class _Connection(Section):
     """How to reach a cluster."""
 
@@ -217,6 +220,15 @@ class _Connection(Section):
     """Receive buffer of each connection; over a long line, bandwidth times round-trip time."""
     socket_send_buffer: RequestSize = _CLUSTER.send_buffer_bytes
     """Send buffer of each connection; over a long line, bandwidth times round-trip time."""
+
+    def reached_as(self, role: type[Role], **more: Any) -> Role:
+        """Return the same cluster in another role, such as the node of a source that it becomes.
+
+        Args:
+            more: what only that role has.
+        """
+        shared = {key: getattr(self, key) for key in _Connection.model_fields}
+        return role.model_validate(shared | more)
 
     def _cluster(self, name: str) -> model.Cluster:
         return model.Cluster(
