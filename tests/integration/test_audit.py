@@ -24,8 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from relay_pipelines import model
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
-from relay_pipelines.audit.chunks import ComparedChunk, _Reader
-from relay_pipelines.audit.comparison import Difference
+from relay_pipelines.audit.chunks import _Reader
+from relay_pipelines.audit.comparison import ComparedChunk, Difference
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
