@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from relay_pipelines.component import MirrorComponent, Topic
     from relay_pipelines.definitions import definitions
     from relay_pipelines.errors import ConfigError, RelayError
-    from relay_pipelines.expectations.selected import ExpectationsRequest
+    from relay_pipelines.expectations.request import ExpectationsRequest
     from relay_pipelines.model import Side, TopicPartition
     from relay_pipelines.offsets.positions import Answer, ConsumerPosition
     from relay_pipelines.replay.request import ReplayRequest
@@ -56,7 +56,7 @@ _HOMES = {
     "AuditRequest": "audit.request",
     "ConfigError": "errors",
     "ConsumerPosition": "offsets.positions",
-    "ExpectationsRequest": "expectations.selected",
+    "ExpectationsRequest": "expectations.request",
     "Level": "audit.request",
     "MirrorComponent": "component",
     "RelayError": "errors",

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     import dagster as dg
 
     from relay_pipelines.audit.audit import Audit
-    from relay_pipelines.expectations.selected import ExpectationsRequest, TopicResults
+    from relay_pipelines.expectations.request import ExpectationsRequest
+    from relay_pipelines.expectations.selected import TopicResults
     from relay_pipelines.offsets.following import FollowedGroups
     from relay_pipelines.offsets.positions import Answer, ConsumerPosition
     from relay_pipelines.replay.replay import Replay

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.output import messages
 from relay_pipelines.protocol.clock import SystemClock
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import Publication
+    from relay_pipelines.run.session import Session
     from relay_pipelines.settings import Metrics, Mirror, Settings
 
 _LEAST_MS = 1_000
@@ -45,6 +46,29 @@ class Invocation:
         from relay_pipelines.settings import load  # pydantic is slow, and `relay --help` is not
 
         return load(self.config)
+
+    @contextmanager
+    def session(
+        self, settings: Settings, when_interrupted: str, purpose: str = ""
+    ) -> Iterator[Session]:
+        """Yield a Spark session for as long as a command lasts, which signals stop.
+
+        Args:
+            when_interrupted: what to do then, in words.
+            purpose: as of `Session`.
+        """
+        from relay_pipelines.run.session import Session, StopSignal  # settings are slow to import
+
+        stop = StopSignal()
+        session = Session(settings.spark, stop, purpose=purpose, verbose=self.debug)
+        with stop.heard():
+            try:
+                yield session
+            except KeyboardInterrupt:
+                self.raise_exit_code(INTERRUPTED)
+                messages.error(f"interrupted; {when_interrupted}")
+            finally:
+                session.stop()
 
     def raise_exit_code(self, exit_code: int) -> None:
         """Raise the exit code to this one, if it is higher."""

@@ -19,7 +19,7 @@ from relay_pipelines.audit.report import (
 )
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import State, Verdict
-from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.invocation import Invocation, require_writable, selected_mirrors, the_mirror
 from relay_pipelines.output import messages
@@ -28,7 +28,7 @@ from relay_pipelines.output.progress import bytes_progress
 from relay_pipelines.output.tables import show
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.request import asked_fields
-from relay_pipelines.run.session import Session, StopSignal
+from relay_pipelines.run.session import Session
 from relay_pipelines.sides import Sides
 
 
@@ -53,28 +53,22 @@ def run(
         require_writable("--html", html)
     if textfile is not None:
         metrics.require_rewritable(textfile, metrics.NAMES)
-    settings, stop = invocation.settings(), StopSignal()
-    session = Session(settings.spark, stop, purpose="audit", verbose=invocation.debug)
-    audits: list[tuple[str, Audit | None]] = []
-    with stop.heard():
-        try:
-            for name, mirror in selected_mirrors(settings, names).items():
-                audit = None
-                with invocation.reporting_errors(name):
-                    sides = Sides(name, mirror)
-                    audit = _audit(replayed(sides) if replayed else sides, session, request)
-                    report(invocation, audit, as_json=as_json)
-                audits.append((audit.mirror if audit else name, audit))
-        except KeyboardInterrupt:
-            invocation.raise_exit_code(INTERRUPTED)
-            messages.error("interrupted; run again, or audit less with --since or --level sample")
-        finally:
-            session.stop()
+    settings, audits = invocation.settings(), list[tuple[str, Audit | None]]()
+    advice = "run again, or audit less with --since or --level sample"
+    with invocation.session(settings, advice, "audit") as session:
+        for name, mirror in selected_mirrors(settings, names).items():
+            audit = None
+            with invocation.reporting_errors(name):
+                sides = Sides(name, mirror)
+                audit = _audit(replayed(sides) if replayed else sides, session, request)
+                report(invocation, audit, as_json=as_json)
+            audits.append((audit.mirror if audit else name, audit))
     found = [audit for _, audit in audits if audit is not None]
     if as_json:
         messages.document({"mirrors": [audit_document(audit) for audit in found]})
     with invocation.reporting_errors():
-        if textfile is not None and not stop():  # an audit that was cut short proves nothing
+        # an audit that was cut short proves nothing
+        if textfile is not None and not session.stopped():
             for name, audit in audits:
                 metrics.write(textfile, name, request, audit)
     with invocation.reporting_errors():

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.cli.request_options import asks_for
+from relay_pipelines.expectations.request import ExpectationsRequest
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.offsets.request import OffsetsAction, OffsetsRequest
@@ -47,12 +48,20 @@ MirrorNames = Annotated[
         "--mirror", "-m", metavar="M", help="Only this mirror; may be repeated. All by default."
     ),
 ]
+MirrorName = Annotated[
+    str | None,
+    typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")]
 Topic = Annotated[
     str | None, typer.Option("--topic", "-t", metavar="T", help="Only this source topic.")
 ]
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write to this file, not to stdout."),
+]
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Keep the folder with relay.yaml, logs and data.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -319,10 +328,7 @@ def audit(
 def replay(
     context: typer.Context,
     request: ReplayRequest,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
-    ] = None,
+    mirror: MirrorName = None,
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be copied.")
@@ -342,10 +348,7 @@ def offsets(
     context: typer.Context,
     action: OffsetsAction,
     request: OffsetsRequest,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
-    ] = None,
+    mirror: MirrorName = None,
     *,
     execute: Annotated[
         bool, typer.Option("--execute", help="Let apply do it; without this it is only shown.")
@@ -368,10 +371,7 @@ def schemas(
     context: typer.Context,
     action: Literal["verify"],  # noqa: ARG001 - there is no other
     request: SchemasRequest,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
-    ] = None,
+    mirror: MirrorName = None,
     textfile: Annotated[
         Path | None,
         typer.Option("--textfile", metavar="FILE", help="Also write what was found as metrics."),
@@ -391,10 +391,7 @@ def move(
     context: typer.Context,
     step: MoveStep,
     request: MoveRequest,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
-    ] = None,
+    mirror: MirrorName = None,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a change.")] = False,
     as_json: Json = False,
@@ -412,10 +409,7 @@ def reset(
     topic: Annotated[
         str, typer.Option("--topic", "-t", metavar="T", help="The source topic; required.")
     ],
-    mirror: Annotated[
-        str | None,
-        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
-    ] = None,
+    mirror: MirrorName = None,
     *,
     to_earliest: Annotated[
         bool,
@@ -425,9 +419,7 @@ def reset(
         bool,
         typer.Option("--to-current", help="Go on at the offset reached, without earlier copies."),
     ] = False,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without this it is only shown.")
-    ] = False,
+    execute: Execute = False,
 ) -> int:
     """Decide how to go on with a topic whose copies are elsewhere, or gone. Copies nothing."""
     from relay_pipelines.recovery import reset_command as command
@@ -439,14 +431,9 @@ def reset(
 @app.command()
 def restore(
     context: typer.Context,
-    mirror: Annotated[
-        str | None,
-        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
-    ] = None,
+    mirror: MirrorName = None,
     *,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without this it is only shown.")
-    ] = False,
+    execute: Execute = False,
 ) -> int:
     """Make lost checkpoints again from the ledger, or a lost ledger. Copies nothing."""
     from relay_pipelines.recovery import restore_command as command
@@ -462,20 +449,12 @@ class ExpectationsAction(StrEnum):
 
 
 @app.command()
+@asks_for(ExpectationsRequest)
 def expectations(
     context: typer.Context,
     action: ExpectationsAction,
+    request: ExpectationsRequest,
     mirror: MirrorNames = None,
-    topic: Topic = None,
-    window: Annotated[
-        str | None, typer.Option("--window", "-w", metavar="W", help="Look at this window.")
-    ] = None,
-    last: Annotated[
-        str | None,
-        typer.Option(
-            "--last", metavar="DURATION", help="Look at what was copied in the last 30m, 1h, 2d."
-        ),
-    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FOLDER", help="Where docs writes HTML pages."),
@@ -485,9 +464,7 @@ def expectations(
 ) -> int:
     """Validate copied records, or write Data Docs. Copies nothing."""
     from relay_pipelines.expectations import command
-    from relay_pipelines.expectations.selected import ExpectationsRequest
 
-    request = ExpectationsRequest(window, last, topic)
     if action is ExpectationsAction.DOCS:
         return command.docs(context.obj, mirror or [], request, output)
     return command.run(context.obj, mirror or [], request, as_json=as_json)
@@ -565,9 +542,7 @@ def convert(
 @app.command()
 def demo(
     *,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the folder with relay.yaml, logs and data.")
-    ] = False,
+    keep: Keep = False,
     cluster: Annotated[
         bool,
         typer.Option("--cluster", help="Copy on a Spark cluster, and kill one of its workers."),
@@ -597,9 +572,7 @@ def ui(
         ),
     ] = 3000,
     *,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the folder with relay.yaml, logs and data.")
-    ] = False,
+    keep: Keep = False,
 ) -> int:
     """Show a mirror between local clusters in Dagster's UI."""
     from relay_pipelines.demo.ui import main

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, ConfigError
+from relay_pipelines.errors import DIFFERENCE, ConfigError
 from relay_pipelines.expectations import selected
-from relay_pipelines.expectations.selected import ExpectationsRequest
+from relay_pipelines.expectations.request import ExpectationsRequest
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import Result, great_expectations
 from relay_pipelines.invocation import Invocation, selected_mirrors
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import plural, stdout
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.session import Session, StopSignal
-from relay_pipelines.settings import Mirror, Settings
+from relay_pipelines.run.session import Session
+from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import CheckSeverity
 
 
@@ -73,24 +72,10 @@ def _each(
     """Call `one` for every mirror; its error is the mirror's alone."""
     settings = invocation.settings()
     great_expectations()  # without it, nothing of this works
-    with _session(invocation, settings) as session:
+    with invocation.session(settings, "run again, or look at less with --topic") as session:
         for name, mirror in selected_mirrors(settings, names).items():
             with invocation.reporting_errors(name):
                 one(session, name, mirror)
-
-
-@contextmanager
-def _session(invocation: Invocation, settings: Settings) -> Iterator[Session]:
-    stop = StopSignal()
-    session = Session(settings.spark, stop, verbose=invocation.debug)
-    with stop.heard():
-        try:
-            yield session
-        except KeyboardInterrupt:
-            invocation.raise_exit_code(INTERRUPTED)
-            messages.error("interrupted; run again, or look at less with --topic")
-        finally:
-            session.stop()
 
 
 def _document(name: str, window: TopicWindow, results: Sequence[Result]) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.expectations import validation
+from relay_pipelines.expectations.request import ExpectationsRequest
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, great_expectations
 from relay_pipelines.ledger.reader import read_checkpoints, read_ledger
@@ -18,53 +17,11 @@ from relay_pipelines.model import LedgerEntry
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
-from relay_pipelines.settings.config_types import LongDuration
 from relay_pipelines.settings.expectations import CheckSeverity
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
 
 _WINDOWS_SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectationsRequest:
-    """What to validate: one of `window` and `last`.
-
-    Args:
-        window: the key of a window.
-        last: a duration such as 1h: what was committed since then.
-        topic: only this source topic.
-    """
-
-    window: str | None = None
-    last: str | None = None
-    topic: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.window is None) == (self.last is None):
-            raise ConfigError("give either --window or --last", remedy="such as --last 1h")
-        _ = self.last_ms
-
-    @property
-    def last_ms(self) -> int | None:
-        """The duration in milliseconds.
-
-        Raises:
-            ConfigError: it is no duration.
-        """
-        if self.last is None:
-            return None
-        try:
-            return int(TypeAdapter(LongDuration).validate_python(self.last))
-        except ValidationError:
-            raise ConfigError(
-                f"--last: {self.last!r} is no duration", remedy="write 30m, 1h or 2d"
-            ) from None
-
-    @property
-    def title(self) -> str:
-        """What it is, in words."""
-        return self.window or f"the last {self.last}"
 
 
 @dataclass(frozen=True, slots=True)

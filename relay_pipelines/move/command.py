@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay_pipelines.errors import INTERRUPTED, ConfigError
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.finding import Finding
 from relay_pipelines.invocation import Invocation, the_mirror
 from relay_pipelines.move.gates import Gate
@@ -20,7 +20,6 @@ from relay_pipelines.move.states import State
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import count, format_time, stdout
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.session import Session, StopSignal
 
 _CHANGES = {
     MoveStep.FENCE: "stops the producers of the source",
@@ -44,22 +43,19 @@ class How:
 
 def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: How) -> int:
     """Do one step, or only look; return the exit code."""
-    settings, stop = invocation.settings(), StopSignal()
+    settings = invocation.settings()
     name, found = the_mirror(settings, [mirror] if mirror else [], "a move is of")
-    session = Session(settings.spark, stop, purpose=name, verbose=invocation.debug)
     say = (lambda _: None) if how.as_json else (lambda line: messages.note(f"{name}: {line}"))
-    move = Move(name, found, request, session, SystemClock(), say=say)
-    with stop.heard(), invocation.reporting_errors(name):
-        try:
-            if how.do in {MoveStep.PLAN, MoveStep.REHEARSE}:
-                _show_rehearsal(invocation, name, move.rehearse(), how)
-            elif how.do not in _CHANGES or how.yes or _is_wanted(name, how.do):
-                _show(invocation, name, _step(move, how), how)
-        except KeyboardInterrupt:
-            invocation.raise_exit_code(INTERRUPTED)
-            messages.error("interrupted; `relay move status` says where the move stands")
-        finally:
-            session.stop()
+    advice = "`relay move status` says where the move stands"
+    with (
+        invocation.session(settings, advice, name) as session,
+        invocation.reporting_errors(name),
+    ):
+        move = Move(name, found, request, session, SystemClock(), say=say)
+        if how.do in {MoveStep.PLAN, MoveStep.REHEARSE}:
+            _show_rehearsal(invocation, name, move.rehearse(), how)
+        elif how.do not in _CHANGES or how.yes or _is_wanted(name, how.do):
+            _show(invocation, name, _step(move, how), how)
     return invocation.exit_code
 
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.finding import of_errors
 from relay_pipelines.invocation import Invocation, observed, the_mirror
 from relay_pipelines.output import json_output, messages, run_report
@@ -15,7 +15,7 @@ from relay_pipelines.output.progress import progress
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay.replay import Replay, copy_replay, plan_replay
 from relay_pipelines.replay.request import ReplayRequest
-from relay_pipelines.run.session import Session, StopSignal
+from relay_pipelines.run.session import Session
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import Publication
@@ -38,28 +38,24 @@ def run(invocation: Invocation, mirror: str | None, request: ReplayRequest, how:
     """Show what a replay copies, ask, and copy it; return the exit code."""
     settings = invocation.settings()
     name, _ = the_mirror(settings, [mirror] if mirror else [], "a replay is of")
-    stop = StopSignal()
-    session = Session(settings.spark, stop, verbose=invocation.debug)
-    with stop.heard(), observed(settings.metrics) as publication:
-        try:
-            replay = plan_replay(settings.mirrors, name, request, session, SystemClock())
-            only_shown = how.dry_run or not replay.plan.windows
-            # otherwise the run reports its losses
-            losses = of_errors(replay.plan.data_losses) if only_shown else []
-            found = [*replay.findings, *losses]
-            document = json_output.plan(replay.plan, found, SystemClock().now_ms())
-            if not how.as_json:
-                _show(replay, request, document)
-            elif only_shown:
-                messages.document(document)
-            invocation.report(found, replay.name)
-            if not only_shown and (how.yes or _is_wanted(request)):
-                _copy(invocation, session, replay, publication, as_json=how.as_json)
-        except KeyboardInterrupt:
-            invocation.raise_exit_code(INTERRUPTED)
-            messages.error("interrupted; committed records stay, run again to continue")
-        finally:
-            session.stop()
+    advice = "committed records stay, run again to continue"
+    with (
+        invocation.session(settings, advice) as session,
+        observed(settings.metrics) as publication,
+    ):
+        replay = plan_replay(settings.mirrors, name, request, session, SystemClock())
+        only_shown = how.dry_run or not replay.plan.windows
+        # otherwise the run reports its losses
+        losses = of_errors(replay.plan.data_losses) if only_shown else []
+        found = [*replay.findings, *losses]
+        document = json_output.plan(replay.plan, found, SystemClock().now_ms())
+        if not how.as_json:
+            _show(replay, request, document)
+        elif only_shown:
+            messages.document(document)
+        invocation.report(found, replay.name)
+        if not only_shown and (how.yes or _is_wanted(request)):
+            _copy(invocation, session, replay, publication, as_json=how.as_json)
     return invocation.exit_code
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from relay_pipelines import api
-from relay_pipelines.expectations.selected import ExpectationsRequest
+from relay_pipelines.expectations.request import ExpectationsRequest
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, validate
 from relay_pipelines.protocol.clock import SystemClock
