@@ -22,6 +22,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, followed, ledger_topic
 from relay_pipelines.ledger.reader import LedgerFollower, read_checkpoints
+from relay_pipelines.ledger.state_table import read_any_state
 from relay_pipelines.model import (
     CHAIN_START,
     Checkpoint,
@@ -74,7 +75,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
             looks: list[Callable[[], object]] = [
                 *[partial(take_snapshot, Sides(name, mirror, clock), configs=False)] * 2,
                 partial(read_checkpoints, Sides(name, mirror, clock)),
-                partial(checkpoint.read_heads, client, name),
+                partial(read_any_state, client),
                 partial(recount, name, copied, destination, options, clock, planned_ms, {}, ends),
                 *[partial(read_checkpoints, Sides(_OTHER, mirror, clock))] * 2,
             ]

@@ -304,6 +304,8 @@ def _digest_of_files(files: frozenset[tuple[str, bytes]]) -> str:
     return digest_of(sorted((module, content.hex()) for module, content in files))
 
 
+BY_DRIVER = "driver"
+"""The run id of what no task has copied."""
 CHAIN_START = LedgerHead(0, "start")
 """Nothing was copied before."""
 
@@ -416,6 +418,27 @@ class Checkpoint:
             self,
             policy=policy,
             superseded=(*former, policy_id(self.policy))[-_MOST_SUPERSEDED:],
+        )
+
+    def decided(
+        self, at_ms: int, next_offset: int | None = None, *, anew: bool = False, **changes: Any
+    ) -> Checkpoint:
+        """Return the checkpoint as a driver decides it, without a copy.
+
+        Args:
+            next_offset: where the copy goes on, of which the batch before is unknown; None for
+                where it would have gone on.
+            anew: whether the decision begins a generation.
+            changes: of other fields.
+        """
+        if next_offset is not None:
+            moved = {"leader_epoch": -1, "leader_epoch_end": -1, "is_dense": False}
+            changes = {"next_offset": next_offset, **moved, **changes}
+        return replace(
+            self,
+            run_id=BY_DRIVER,
+            committed_at_ms=at_ms,
+            **{"generation": self.generation + anew, **changes},
         )
 
     def after(self, passed: tuple[Hop, ...]) -> Checkpoint:

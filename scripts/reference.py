@@ -322,9 +322,10 @@ The checkpoint that is committed with that chunk, with the key `{mark.decode()}`
 The topic has more kinds of records: `<mirror>/<topic>/start` says where the copy of a topic begins,
 `<mirror>/<topic>/<partition>/owner` which transactional id may copy a topic-partition, `.../doubt`
 that a run found [another log](../transactions.md#the-last-record-copied-proves-the-log) than was
-copied up to a checkpoint, and `<mirror>//<node>` why a node is in quarantine. The `<mirror>` of a
-replay is `<mirror>.replay@<id>`.
-`@move/<mirror>` says where a [move](../move.md#the-record) of the mirror stands.
+copied up to a checkpoint, `<mirror>/<topic>/created` that the mirror has created a topic of the
+destination, `<mirror>/ended` which runs have ended, and `<mirror>//<node>` why a node is in
+quarantine. The `<mirror>` of a replay is `<mirror>.replay@<id>`. `@move/<mirror>` says where a
+[move](../move.md#the-record) of the mirror stands.
 """
 
 

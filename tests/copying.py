@@ -19,7 +19,7 @@ from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import SourceError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import Chain, verify_chain
-from relay_pipelines.ledger.checkpoint import read_current
+from relay_pipelines.ledger.last_checkpoint import read_current
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import (
     Checkpoint,

@@ -23,7 +23,6 @@ from relay_pipelines.errors import (
     RetriableError,
     TopicRecreatedError,
 )
-from relay_pipelines.ledger.checkpoint import wait_until_stable
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import size_on_disk
 from relay_pipelines.protocol.client import (
@@ -36,6 +35,7 @@ from relay_pipelines.protocol.client import (
     source_client,
 )
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.open_transactions import wait_until_stable
 from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.retries import retry
 

@@ -23,7 +23,6 @@ from relay_pipelines.audit.retention import (
     Configs,
 )
 from relay_pipelines.errors import DataLossError, RelayError
-from relay_pipelines.ledger.checkpoint import wait_until_stable
 from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.protocol.admin import each_topic_configs, size_on_disk
 from relay_pipelines.protocol.batch import Batch, BatchHeader
@@ -37,6 +36,7 @@ from relay_pipelines.protocol.client import (
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.fetch import FetchResponse
+from relay_pipelines.protocol.open_transactions import wait_until_stable
 from relay_pipelines.protocol.reader import FetchedSpan, fetched_first, read
 
 NEEDED_CONFIGS = RETENTION_CONFIGS

@@ -20,9 +20,10 @@ from relay_pipelines.audit.retention import Configs
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.ledger.chain import not_of_checkpoint, verify_chain, vouched_records
-from relay_pipelines.ledger.checkpoint import Heads, home, key_of, read_heads
+from relay_pipelines.ledger.checkpoint import home, key_of
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, TOPIC, LedgerRecord
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, Since, read_ledger
+from relay_pipelines.ledger.state_table import StateTable, read_any_state
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
@@ -105,13 +106,13 @@ class _Ledger:
     records: Sequence[LedgerRecord]
     vouched: Sequence[LedgerRecord]
     forged: Sequence[LedgerRecord]
-    heads: Heads
+    heads: StateTable
 
 
 def _read(client: ClusterClient, since: Since = None) -> _Ledger:
     """Read what the ledger has got since; all of it, once open transactions have ended, if None."""
     settled = since is None
-    ask_heads = partial(read_heads, client, client.mirror, settled=settled)
+    ask_heads = partial(read_any_state, client, settled=settled)
     ask_records = partial(
         read_ledger,
         client,
@@ -256,7 +257,7 @@ def _gaps(result: Recount, entries: Iterable[LedgerEntry]) -> list[str]:
 
 
 def _mark_replaced(
-    client: ClusterClient, counted: Mapping[TopicPartition, Recount], heads: Heads
+    client: ClusterClient, counted: Mapping[TopicPartition, Recount], heads: StateTable
 ) -> None:
     """Note topics that were deleted and created again, by the ids that the checkpoints have."""
     copies = {

@@ -13,13 +13,13 @@ from types import MappingProxyType
 
 import dagster as dg
 
+from relay_pipelines.model import BY_DRIVER
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import plural, seconds
 from relay_pipelines.plan import policies
 from relay_pipelines.plan.run_ends import is_over
-from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 

@@ -422,10 +422,10 @@ def reset(
     execute: Execute = False,
 ) -> int:
     """Decide how to go on with a topic whose copies are elsewhere, or gone. Copies nothing."""
-    from relay_pipelines.recovery import reset_command as command
+    from relay_pipelines.recovery import command
 
     where = command.where(to_earliest=to_earliest, to_current=to_current)
-    return command.run(context.obj, mirror, topic, where, execute=execute)
+    return command.run_reset(context.obj, mirror, topic, where, execute=execute)
 
 
 @app.command()
@@ -436,9 +436,9 @@ def restore(
     execute: Execute = False,
 ) -> int:
     """Make lost checkpoints again from the ledger, or a lost ledger. Copies nothing."""
-    from relay_pipelines.recovery import restore_command as command
+    from relay_pipelines.recovery import command
 
-    return command.run(context.obj, mirror, execute=execute)
+    return command.run_restore(context.obj, mirror, execute=execute)
 
 
 class ExpectationsAction(StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from relay_pipelines.errors import ConfigError, RelayError, SourceError
 from relay_pipelines.invocation import Invocation, selected_mirrors
 from relay_pipelines.ledger import reader
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.prepare import owners

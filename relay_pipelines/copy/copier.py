@@ -27,7 +27,7 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
-from relay_pipelines.ledger.checkpoint import Current
+from relay_pipelines.ledger.last_checkpoint import Current
 from relay_pipelines.model import CopyOptions, NodeIdentity, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress

@@ -27,8 +27,8 @@ from relay_pipelines.errors import (
     TransactionPendingError,
 )
 from relay_pipelines.garbage import only_new_garbage_collected
-from relay_pipelines.ledger.checkpoint import Seen
 from relay_pipelines.ledger.fencing import abort_leftovers
+from relay_pipelines.ledger.last_checkpoint import Seen
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.client import ClusterClient, destination_client

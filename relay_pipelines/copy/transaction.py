@@ -23,6 +23,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.last_checkpoint import Current, Seen, read_current
 from relay_pipelines.ledger.offset_runs import encoded
 from relay_pipelines.model import (
     Checkpoint,
@@ -92,7 +93,7 @@ class RangeProgress:
         """Whether other topic-partitions are, or may be, copied under the same id."""
         return self.owner != own_id(self._job.mirror, self.source)
 
-    def start_from(self, found: checkpoints.Current) -> None:
+    def start_from(self, found: Current) -> None:
         """Start another attempt from what the checkpoint topic holds now.
 
         Raises:
@@ -309,7 +310,7 @@ class Transactions:
         progress: RangeProgress,
         options: CopyOptions,
         destination: ClusterClient,
-        seen: checkpoints.Seen,
+        seen: Seen,
         unblock: Callable[[str], None],
     ) -> None:
         self._unblock = unblock
@@ -328,7 +329,7 @@ class Transactions:
         """Whether a transaction is open."""
         return self._producer.is_open
 
-    def begin(self, ranges: Sequence[RangeProgress]) -> dict[TopicPartition, checkpoints.Current]:
+    def begin(self, ranges: Sequence[RangeProgress]) -> dict[TopicPartition, Current]:
         """Take the ranges over from any task that holds them, then read their checkpoints.
 
         Raises:
@@ -344,7 +345,7 @@ class Transactions:
         self._destination.metadata(
             sorted({progress.range.destination.topic for progress in ranges})
         )
-        return checkpoints.read_current(
+        return read_current(
             self._destination,
             self._job.mirror,
             known,

@@ -17,7 +17,7 @@ from typing import Any
 from relay_pipelines import settings
 from relay_pipelines.dataframe.option_names import TOPICS, only_one
 from relay_pipelines.errors import ConfigError, DestinationError, RetriableError, SourceError
-from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.state_table import read_any_state
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.topic_selection import Target, renamed_target, select
 from relay_pipelines.protocol.client import ClusterClient
@@ -104,9 +104,7 @@ class Selection:
             decisions = select(shown, topics.allow, topics.deny)
             return [decision.topic for decision in decisions if decision.included]
         # not from the source, so that its copies can be read without it
-        if not client.has_topic(checkpoint.TOPIC):
-            return []
-        every = checkpoint.read_all_mirrors(client)
+        every = read_any_state(client).every_mirror()
         # the key of a checkpoint that cannot be read says which topic has copies, all the same
         return {
             each.source.topic

@@ -6,18 +6,20 @@ its checkpoint, too (`copy/transaction.py`); what else moves a checkpoint writes
 why (`prepare/checkpoint_moves.py`). Nobody else writes here. Audits, replays, statements and
 windows read only what `verified` has verified.
 
-    followed        what this process has read of compacted topics
-    checkpoint      how far each topic-partition is copied; start offsets; quarantined nodes
-    ledger_topic    the entries: how they are encoded, and chained
-    reader          reads the checkpoints of a mirror, and the ledger as it grows
-    fencing         takes a transactional id over, and commits a few records under it
+    followed         what this process has read of compacted topics
+    checkpoint       the records of the topic of checkpoints: their keys, and what they say
+    state_table      what that topic holds, of one mirror, of its replays, or of all
+    last_checkpoint  what a task reads that has taken a transactional id over
+    ledger_topic     the entries: how they are encoded, and chained
+    reader           reads the checkpoints of a mirror, and the ledger as it grows
+    fencing          takes a transactional id over, and commits what a driver decides under it
 
-    chain           whether entries are those that were committed
-    verified        reads a mirror's ledger, and verifies its chains
-    accounted       the destination offsets of which the ledger has every entry; chunks of a mirror
-    offset_runs     which offsets of a chunk have a copy, or are copies, in few bytes
-    offset_map      which destination offset is the copy of which source offset
-    attested        reads and verifies it for a statement, entry by entry
-    statement       what a ledger said at some time
-    ledger_columns  entries as a table
+    chain            whether entries are those that were committed
+    verified         reads a mirror's ledger, and verifies its chains
+    accounted        the destination offsets of which the ledger has every entry; chunks of a mirror
+    offset_runs      which offsets of a chunk have a copy, or are copies, in few bytes
+    offset_map       which destination offset is the copy of which source offset
+    attested         reads and verifies it for a statement, entry by entry
+    statement        what a ledger said at some time
+    ledger_columns   entries as a table
 """

@@ -18,16 +18,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import (
-    REPLAY,
-    TOPIC,
-    EveryMirror,
-    UnreadableCheckpoint,
-    home,
-    key_of,
-    read_all_mirrors,
-)
+from relay_pipelines.ledger.checkpoint import family_of, home, key_of
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
+from relay_pipelines.ledger.state_table import UnreadableCheckpoint, read_any_state
 from relay_pipelines.model import Checkpoint, Intervals, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
@@ -115,18 +108,23 @@ class BeforeLedger:
 
 
 def read_before_ledger(
-    client: ClusterClient, name: str, copies: Iterable[TopicPartition] = ()
+    client: ClusterClient,
+    name: str,
+    copies: Iterable[TopicPartition] = (),
+    *,
+    settled: bool = False,
 ) -> BeforeLedger:
     """Read what `BeforeLedger` holds of a mirror or replay.
 
     Args:
         copies: destination topic-partitions besides those that the checkpoints name.
+        settled: as of `read_state`.
 
     Raises:
         TamperedError, UnsupportedError: a checkpoint of the mirror or of a replay cannot be read.
         RelayError: the destination does not answer, or refuses.
     """
-    every = read_all_mirrors(client) if client.has_topic(TOPIC) else EveryMirror()
+    every = read_any_state(client, settled=settled).every_mirror()
     for hidden in every.unreadable:
         if _is_of(hidden.mirror, name):
             raise hidden.error.of(hidden.source)
@@ -147,8 +145,8 @@ def read_before_ledger(
 
 
 def _is_of(written_by: str, name: str) -> bool:
-    """Whether both names are of one mirror and its replays."""
-    return written_by.partition(REPLAY)[0] == name.partition(REPLAY)[0]
+    """Whether both names are of one family."""
+    return family_of(written_by) == family_of(name)
 
 
 def _copies_in(checkpoint: Checkpoint) -> TopicPartition:

@@ -17,8 +17,9 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.accounted import ledger_kept_since_ms
 from relay_pipelines.ledger.chain import REMEDY, ChainBreak, Links
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import LedgerFollower, read_checkpoints
-from relay_pipelines.ledger.verified import FamilyHeads, read_verified_ledger, up_to_heads
+from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.state_table import StateTable, read_any_state, read_move
+from relay_pipelines.ledger.verified import read_verified_ledger, up_to_heads
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
 from relay_pipelines.sides import Sides
 
@@ -99,19 +100,18 @@ def read_attested(sides: Sides, topic: str | None, file: BinaryIO) -> AttestedLe
     following = _Following(sides.name, topic, file)
     with sides.destination("ledger") as client:
         follower = LedgerFollower(client, with_replays=True)
-        move = client.retry(partial(checkpoint.read_move, client, sides.name))
+        move = client.retry(partial(read_move, client, sides.name))
         ask = partial(ledger_kept_since_ms, client)
         kept = client.retry(ask)  # without the topic, checkpoints still know how many there were
         if kept:
             client.retry(follower.rewind)
             following.add(follower.settled())
-        checkpoints = read_checkpoints(sides, settled=True).checkpoints
-        read = partial(checkpoint.read_heads, client, sides.name)
-        heads = FamilyHeads(sides.name, checkpoints, client.retry(read))
+        state = client.retry(partial(read_any_state, client, settled=True))
+        checkpoints = state.of(sides.name).checkpoints
         if kept:
-            following.add(up_to_heads(follower.settled(), heads))
+            following.add(up_to_heads(follower.settled(), state))
         cluster_id = client.cluster_id
-    chains = following.unbroken(heads, kept)
+    chains = following.unbroken(state, checkpoints, kept)
     if chains is None:
         chains, checkpoints = _read_again(sides, topic, file)
     return AttestedLedger(
@@ -160,7 +160,10 @@ class _Following:
                 self._file.write(record.value + b"\n")
 
     def unbroken(
-        self, heads: FamilyHeads, kept_since_ms: Mapping[TopicPartition, int]
+        self,
+        heads: StateTable,
+        checkpoints: Mapping[TopicPartition, Checkpoint],
+        kept_since_ms: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, AttestedChain] | None:
         """Return the chains of the mirror; None if any chain is not unbroken.
 
@@ -168,11 +171,11 @@ class _Following:
             kept_since_ms: by topic-partition of the ledger, as of `ledger_kept_since_ms`.
         """
         for (mirror, tp), followed in self._chains.items():
-            head = heads.get(mirror, tp)
+            head = heads.head(mirror, tp)
             if head is None or not followed.links.end_at(head):
                 return None
         chains = {}
-        for tp, known in sorted(heads.checkpoints.items()):
+        for tp, known in sorted(checkpoints.items()):
             if self._topic not in {None, tp.topic}:
                 continue
             followed = self._chains[self._name, tp]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from relay_pipelines.ledger.checkpoint import Heads
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord
+from relay_pipelines.ledger.state_table import StateTable
 from relay_pipelines.model import Checkpoint, LedgerHead, OffsetRange, TopicPartition
 
 REMEDY = "find out who wrote to the topics __relay_ledger and __relay_checkpoints"
@@ -164,7 +164,7 @@ def vouched(records: Iterable[LedgerRecord], head: LedgerHead | None) -> list[Le
     return reached
 
 
-def vouched_records(records: Iterable[LedgerRecord], heads: Heads) -> list[LedgerRecord]:
+def vouched_records(records: Iterable[LedgerRecord], heads: StateTable) -> list[LedgerRecord]:
     """Return the entries that are reached from the heads; in order, of each topic-partition.
 
     Args:
@@ -176,7 +176,7 @@ def vouched_records(records: Iterable[LedgerRecord], heads: Heads) -> list[Ledge
     return [
         record
         for at, ledger_records in grouped.items()
-        for record in vouched(ledger_records, heads.get(*at))
+        for record in vouched(ledger_records, heads.head(*at))
     ]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger.checkpoint import TOPIC, StateRecord, home, wait_for_open_transactions
+from relay_pipelines.ledger.checkpoint import TOPIC, StateRecord, home
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode_all
 
@@ -52,6 +53,43 @@ def fence(
         take_over(client, transactional_id, patient=patient).release()
 
 
+def decide(
+    client: ClusterClient,
+    transactional_id: str,
+    decision: Callable[[], Collection[StateRecord]],
+    *,
+    patient: bool = True,
+    awaited: bool = True,
+) -> bool:
+    """Commit what a driver decides, all or none, under the id that alone may write it.
+
+    docs/transactions.md argues why no decision misses what another driver has committed.
+
+    Args:
+        decision: reads what it depends on, when the id is held, and returns what to commit: nothing
+            if that has changed.
+        patient: as in `retry`, for the takeover.
+        awaited: whether to wait until readers of committed records see it.
+
+    Returns:
+        Whether anything was committed.
+
+    Raises:
+        FencedError: somebody else has taken the id over since.
+        RelayError: the destination does not answer, or refuses; or the decision raises it.
+    """
+    producer = take_over(client, transactional_id, patient=patient)
+    try:
+        records = decision()
+        if records:
+            written = commit_unseen(producer, records)
+    finally:
+        producer.release()
+    if records and awaited:
+        wait_for_open_transactions(client, written)
+    return bool(records)
+
+
 def abort_leftovers(client: ClusterClient, transactional_ids: Iterable[str]) -> None:
     """Abort what a killed task may have left open, or leave it to its timeout.
 
@@ -62,25 +100,10 @@ def abort_leftovers(client: ClusterClient, transactional_ids: Iterable[str]) -> 
         fence(client, transactional_ids, patient=False)
 
 
-def commit(
-    client: ClusterClient,
-    producer: TransactionalProducer,
-    records: Iterable[StateRecord],
-) -> None:
-    """Commit records, all or none; readers of committed records see them when this returns.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses; or an open transaction hides the
-            records for longer than any may last.
-    """
-    # a snapshot in between would miss this
-    wait_for_open_transactions(client, commit_unseen(producer, records))
-
-
 def commit_unseen(
     producer: TransactionalProducer, records: Iterable[StateRecord]
 ) -> set[TopicPartition]:
-    """Commit records, as `commit`; EndTxn is answered before its markers are written.
+    """Commit records, all or none; EndTxn is answered before its markers are written.
 
     Returns:
         where readers see them once the transactions that are open there have ended.

@@ -1,9 +1,10 @@
-"""What this process has read of compacted topics, so that it reads each record once.
+"""What this process has read of the state's topics, so that it reads each record once.
 
-A planner's tick, a session's window and the run after it all ask for the checkpoints. They are read
-from where the last one of them stopped, whichever mirror it asked for. What is followed decides
+A planner's tick, a session's window and the run after it all ask for the checkpoints, and for what
+the end of the ledger says. They are read from where the last one of them stopped, whichever mirror
+it asked for. What is followed decides
 nothing alone: a task reads the checkpoint that it goes on from again, under its transactional id
-(`checkpoint.read_current`).
+(`last_checkpoint`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from relay_pipelines.errors import DataLossError
+from relay_pipelines.ledger.checkpoint import Key, parse
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.fetch import FetchResponse
@@ -44,12 +46,17 @@ class Log(NamedTuple):
 
 
 class Value:
-    """The newest value of a key, decoded once."""
+    """The newest value of a key, decoded once.
 
-    __slots__ = ("_decoded", "raw")
+    Args:
+        offset: of its record.
+    """
 
-    def __init__(self, raw: bytes) -> None:
+    __slots__ = ("_decoded", "offset", "raw")
+
+    def __init__(self, raw: bytes, offset: int) -> None:
         self.raw = raw
+        self.offset = offset
         self._decoded: object = None
 
     def decoded(self, decoder: Callable[[bytes], _Decoded]) -> _Decoded:
@@ -61,65 +68,77 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
+    """The newest values of a log in the offsets `[start, end)`."""
+
     log: Log
+    start: int
     end: int
-    newest: Mapping[bytes, Value]
+    newest: Mapping[Key, Value]
 
 
 _READ: dict[tuple[tuple[str, ...], str, int], _Read] = {}
 
 
 def newest_values(
-    client: ClusterClient, ends: Mapping[TopicPartition, int], prefixes: tuple[bytes, ...]
-) -> dict[bytes, Value]:
-    """Return the newest value of every key with one of the prefixes.
+    client: ClusterClient,
+    ends: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int] | None = None,
+) -> dict[Key, Value]:
+    """Return the newest value of every key.
 
     Threads may call this at the same time: each leaves a state that was true.
 
     Args:
         ends: up to where to read each partition, as the brokers have just said.
+        starts: from where on, if not from their beginnings; values before may be returned, too.
 
     Raises:
         RelayError: the cluster does not answer.
     """
     logs = current_logs(client, ends)
     try:
-        return _newest_values(client, logs, ends, prefixes)
+        return _newest_values(client, logs, ends, starts)
     except DataLossError:
         # what comes next is gone: of what was read, nobody knows what is still there
         for log in logs.values():
             _READ.pop(log.place, None)
-        return _newest_values(client, logs, ends, prefixes)
+        return _newest_values(client, logs, ends, starts)
 
 
 def _newest_values(
     client: ClusterClient,
     logs: Mapping[TopicPartition, Log],
     ends: Mapping[TopicPartition, int],
-    prefixes: tuple[bytes, ...],
-) -> dict[bytes, Value]:
-    known = {tp: read for tp in ends if (read := _known(logs.get(tp)))}
+    starts: Mapping[TopicPartition, int] | None,
+) -> dict[Key, Value]:
+    known = {
+        tp: read
+        for tp in ends
+        if (read := _known(logs.get(tp), None if starts is None else starts[tp]))
+    }
     if any(read.end > ends[tp] for tp, read in known.items()):
         # another thread has read on; or the disks were restored from a backup, and the leader has
         # the same epoch as in the time that is gone
         ends = client.list_offsets(ends, LATEST, READ_COMMITTED)
         known = {tp: read for tp, read in known.items() if read.end <= ends[tp]}
-    starts = client.list_offsets([tp for tp in ends if tp not in known], EARLIEST, READ_COMMITTED)
-    starts |= {tp: read.end for tp, read in known.items()}
-    first = first_records(client, {tp: starts[tp] for tp in ends if starts[tp] < ends[tp]})
-    found: dict[bytes, Value] = {}
+    unread = [tp for tp in ends if tp not in known]
+    begun = {tp: read.start for tp, read in known.items()}
+    begun |= starts or client.list_offsets(unread, EARLIEST, READ_COMMITTED)
+    resumed = {tp: known[tp].end if tp in known else begun[tp] for tp in ends}
+    first = first_records(client, {tp: at for tp, at in resumed.items() if at < ends[tp]})
+    found: dict[Key, Value] = {}
     for tp, end in ends.items():
         newest = known[tp].newest if tp in known else {}
         new = {
-            record.key: Value(record.value)
-            for record in records(client, OffsetRange(tp, starts[tp], end), first.get(tp))
+            parse(record.key): Value(record.value, record.offset)
+            for record in records(client, OffsetRange(tp, resumed[tp], end), first.get(tp))
             if record.key and record.value is not None
         }
         if new:
             newest = {**newest, **new}
         if log := logs.get(tp):
-            _READ[log.place] = _Read(log, end, newest)
-        found.update((key, value) for key, value in newest.items() if key.startswith(prefixes))
+            _READ[log.place] = _Read(log, begun[tp], end, newest)
+        found |= newest
     return found
 
 
@@ -140,10 +159,12 @@ def current_logs(
     }
 
 
-def _known(log: Log | None) -> _Read | None:
-    """Return what was read of a log; None if its leader has changed since."""
+def _known(log: Log | None, start: int | None) -> _Read | None:
+    """Return what was read of a log, from before `start` on; None if its leader has changed."""
     read = None if log is None else _READ.get(log.place)
-    return read if read is not None and read.log == log else None
+    if read is None or read.log != log:
+        return None
+    return read if start is None or read.start <= start <= read.end else None
 
 
 def first_records(

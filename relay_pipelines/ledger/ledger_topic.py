@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from relay_pipelines.errors import TamperedError
+from relay_pipelines.errors import TamperedError, UnsupportedError
 from relay_pipelines.json_codec import NOT_READABLE, to_json
 from relay_pipelines.ledger.checkpoint import key_of, versioned
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
@@ -50,6 +50,19 @@ def head_of(entry: LedgerEntry, value: bytes) -> LedgerHead:
         value: of the entry's record.
     """
     return LedgerHead(entry.number, sha256(value).hexdigest(), entry.committed_at_ms)
+
+
+def record_at(value: bytes, at: TopicPartition, offset: int) -> LedgerRecord:
+    """Return the entry of a record of the ledger.
+
+    Raises:
+        UnsupportedError, TamperedError: as `from_record`, with its place.
+    """
+    try:
+        return LedgerRecord(from_record(value), value, at, offset)
+    except (TamperedError, UnsupportedError) as error:
+        error.topic_partition, error.offset = at, offset
+        raise
 
 
 def chained(

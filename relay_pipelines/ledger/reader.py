@@ -19,13 +19,9 @@ from relay_pipelines.errors import (
     UnsupportedError,
 )
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import (
-    CheckpointSnapshot,
-    homes,
-    key_prefixes,
-    wait_for_open_transactions,
-)
+from relay_pipelines.ledger.checkpoint import homes, key_prefixes
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -33,6 +29,7 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     ClusterClient,
 )
+from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.protocol.retries import LEAST_SECONDS
@@ -374,13 +371,11 @@ def read_records(
 def _ledger_record(
     tp: TopicPartition, record: Any, required: tuple[bytes, ...]
 ) -> LedgerRecord | None:
-    value = record.value or b""
     try:
-        return LedgerRecord(ledger_topic.from_record(value), value, tp, record.offset)
-    except (TamperedError, UnsupportedError) as error:
+        return ledger_topic.record_at(record.value or b"", tp, record.offset)
+    except (TamperedError, UnsupportedError):
         if not record.key.startswith(required):
             return None
-        error.topic_partition, error.offset = tp, record.offset
         raise
 
 
@@ -393,7 +388,7 @@ def read_checkpoints(
         settled: first wait for all transactions open now to end; those of other mirrors hide
             checkpoints, too.
         patient: as in `retry`.
-        only_readable: as of `checkpoint.read_all`.
+        only_readable: as of `StateTable.of`.
 
     Raises:
         RelayError: the destination does not answer.
@@ -401,10 +396,7 @@ def read_checkpoints(
     with sides.destination() as client:
 
         def ask() -> CheckpointSnapshot:
-            if not client.has_topic(checkpoint.TOPIC):
-                return CheckpointSnapshot()
-            if settled:
-                checkpoint.wait_for_open_transactions(client, homes(checkpoint.TOPIC))
-            return checkpoint.read_all(client, sides.name, only_readable=only_readable)
+            state = read_any_state(client, settled=settled)
+            return state.of(sides.name, only_readable=only_readable)
 
         return client.retry(ask, patient=patient)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
@@ -21,16 +21,16 @@ from relay_pipelines.ledger.chain import (
     vouched,
     vouched_records,
 )
+from relay_pipelines.ledger.checkpoint import family_of
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import LedgerFollower, read_checkpoints
+from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.state_table import StateTable, read_any_state
 from relay_pipelines.model import (
     Checkpoint,
     LedgerEntry,
-    LedgerHead,
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
 
 
@@ -93,7 +93,7 @@ def read_verified_ledger(sides: Sides, copies: Iterable[TopicPartition] = ()) ->
         ask = partial(ledger_kept_since_ms, client)
         kept = client.retry(ask)
         cluster_id = client.cluster_id
-        look = partial(_before, client, sides.name, copies)
+        look = partial(read_before_ledger, client, sides.name, copies, settled=True)
         before = client.retry(look)
         records: list[LedgerRecord] = []
         # without the topic, the checkpoints still know how many entries there were
@@ -101,12 +101,10 @@ def read_verified_ledger(sides: Sides, copies: Iterable[TopicPartition] = ()) ->
         if kept:
             client.retry(follower.rewind)
             records = follower.settled_records()
-        snapshot = read_checkpoints(sides, settled=True)
+        state = client.retry(partial(read_any_state, client, settled=True))
+        snapshot = state.of(sides.name)
         found = snapshot.checkpoints
-        read = partial(checkpoint.read_heads, client, sides.name)
-        heads = client.retry(read)
-        family = FamilyHeads(sides.name, found, heads)
-        records += up_to_heads(follower.settled_records() if kept else (), family)
+        records += up_to_heads(follower.settled_records() if kept else (), state)
     own = [record for record in records if record.entry.mirror == sides.name]
     others = [record for record in records if record.entry.mirror != sides.name]
     sources = found.keys() | {record.entry.source.topic_partition for record in own}
@@ -118,7 +116,7 @@ def read_verified_ledger(sides: Sides, copies: Iterable[TopicPartition] = ()) ->
     chains = verify_chains(own, own_heads, kept_since_ms)
     for tp, source_checkpoint in found.items():
         chains[tp].breaks += not_of_checkpoint(chains[tp], source_checkpoint)
-    replays = vouched_records(others, heads)
+    replays = vouched_records(others, state)
     for broken in not_vouched(others, replays):
         tp = broken.topic_partition
         chains.setdefault(tp, Chain(tp)).breaks.append(broken)
@@ -131,53 +129,14 @@ def read_verified_ledger(sides: Sides, copies: Iterable[TopicPartition] = ()) ->
     entries = [record.entry for record in counted]
     return VerifiedLedger(
         *(sides.name, cluster_id, chains, found, before, entries),
-        *(snapshot.created, _quarantined(sides) or snapshot.quarantined),
+        # a node that the mirror of a replay must not read, the replay must not read either
+        *(snapshot.created, state.of(family_of(sides.name)).quarantined or snapshot.quarantined),
     )
 
 
-def _quarantined(sides: Sides) -> Mapping[str, str]:
-    """Return which nodes the mirror of a replay must not read; empty if it is no replay."""
-    of_mirror = sides.name.partition(checkpoint.REPLAY)[0]
-    if of_mirror == sides.name:
-        return {}
-    return read_checkpoints(replace(sides, name=of_mirror)).quarantined
-
-
-def _before(
-    client: ClusterClient,
-    name: str,
-    copies: Iterable[TopicPartition],
-) -> BeforeLedger:
-    """Read it when the checkpoints of all commits so far can be seen."""
-    if client.has_topic(checkpoint.TOPIC):
-        homes = checkpoint.homes(checkpoint.TOPIC)
-        checkpoint.wait_for_open_transactions(client, homes)
-    return read_before_ledger(client, name, copies)
-
-
-@dataclass(frozen=True, slots=True)
-class FamilyHeads:
-    """Where the chains of a mirror and its replays end.
-
-    Args:
-        replays: read later than the checkpoints; for the mirror itself, it may know later ones.
-    """
-
-    name: str
-    checkpoints: Mapping[TopicPartition, Checkpoint]
-    replays: checkpoint.Heads
-
-    def get(self, mirror: str, tp: TopicPartition) -> LedgerHead | None:
-        """Return the head of a chain; None if there is none."""
-        if mirror != self.name:
-            return self.replays.get(mirror, tp)
-        known = self.checkpoints.get(tp)
-        return None if known is None else known.ledger_head
-
-
-def up_to_heads(records: Iterable[LedgerRecord], heads: FamilyHeads) -> Iterator[LedgerRecord]:
+def up_to_heads(records: Iterable[LedgerRecord], heads: StateTable) -> Iterator[LedgerRecord]:
     """Yield the entries that were committed before the checkpoints were read."""
     for record in records:
-        head = heads.get(record.entry.mirror, record.entry.source.topic_partition)
+        head = heads.head(record.entry.mirror, record.entry.source.topic_partition)
         if head is not None and record.entry.number <= head.number:
             yield record

@@ -13,8 +13,8 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint, fencing
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move import fence
 from relay_pipelines.move.copying import audit_all, copy_all
@@ -52,6 +52,7 @@ from relay_pipelines.protocol.client import (
     ClusterClient,
 )
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
@@ -271,10 +272,10 @@ def taken(
     Raises:
         RelayError: the destination does not answer, or one cannot be claimed now.
     """
-    known = destination.retry(partial(checkpoint.read_all, destination, name))
+    known = destination.retry(lambda: read_state(destination).of(name))
     partitions = _partitions(record, known)
     claim_all(destination, name, dict.fromkeys(partitions, moved_id(name)), own)
-    known = destination.retry(partial(checkpoint.read_all, destination, name))
+    known = destination.retry(lambda: read_state(destination).of(name))
     return _positions(destination, mirror, record, known, partitions)
 
 
@@ -292,7 +293,7 @@ def moved_partitions(
     Raises:
         RelayError: the destination does not answer.
     """
-    known = destination.retry(partial(checkpoint.read_all, destination, name))
+    known = destination.retry(lambda: read_state(destination).of(name))
     return sorted(
         tp
         for tp, owner in known.owners.items()
@@ -330,13 +331,13 @@ def hold(destination: ClusterClient, name: str, record: MoveRecord) -> None:
     def take() -> None:
         held = {moved_id(name)}
         if record.may_be_half_cut:
-            known = checkpoint.read_all(destination, name)
+            known = read_state(destination).of(name)
             held |= {
                 present_owner(name, tp, known.owners, is_copied=tp in known.checkpoints)
                 for tp in _partitions(record, known)
             }
         fencing.fence(destination, held, patient=False)
-        checkpoint.wait_for_open_transactions(destination, checkpoint.homes(checkpoint.TOPIC))
+        wait_for_open_transactions(destination, checkpoint.homes(checkpoint.TOPIC))
 
     destination.retry(take)
 
@@ -431,7 +432,7 @@ def _ends(
     def ask() -> dict[TopicPartition, int]:
         existing = existing_partitions(destination, {tp.topic for tp in partitions})
         there = sorted(existing.intersection(partitions))
-        checkpoint.wait_for_open_transactions(destination, there)
+        wait_for_open_transactions(destination, there)
         return destination.list_offsets(there, LATEST, READ_COMMITTED)
 
     return destination.retry(ask)

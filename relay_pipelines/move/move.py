@@ -15,7 +15,7 @@ from functools import partial
 
 from relay_pipelines.errors import ConfigError, FencedError, MovedError, RelayError
 from relay_pipelines.finding import Finding, Severity
-from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.move import cut, fence, way_back
 from relay_pipelines.move.gates import GATES, WAY_BACK, Gate, fails, looked
@@ -274,7 +274,7 @@ class Move:
     def _cut_without_source(
         self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
     ) -> MoveResult:
-        known = destination.retry(partial(checkpoint.read_all, destination, self.name))
+        known = destination.retry(lambda: read_state(destination).of(self.name))
         copied = {tp.topic for tp in known.next_offsets}
         topics = set(self.request.topics or (record.topics if record.is_under_way else copied))
         if not topics or (unknown := topics - copied):

@@ -7,21 +7,20 @@ follows from the one before it, and a writer that was overtaken writes no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from relay_pipelines.errors import ConfigError, FencedError
-from relay_pipelines.json_codec import to_json
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.checkpoint import StateRecord
-from relay_pipelines.ledger.fencing import commit, take_over
+from relay_pipelines.ledger.checkpoint import Key, StateKind, StateRecord, state_record
+from relay_pipelines.ledger.fencing import decide
+from relay_pipelines.ledger.state_table import read_move
 from relay_pipelines.model import Acl, TopicPartition
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.output.formatting import format_time, plural
 from relay_pipelines.plan.owners import move_id
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.producer import TransactionalProducer
 
 AclsByNode = Mapping[str, Sequence[Acl]]
 """Node -> ACLs there."""
@@ -294,31 +293,24 @@ class MoveRecords:
             raise _overtaken(found)
 
     def _read(self) -> MoveRecord:
-        value = checkpoint.read_move(self._client, self._mirror)
+        value = read_move(self._client, self._mirror)
         if value is None:
             return MoveRecord(self._mirror)
         return checkpoint.record_of(MoveRecord, value)
 
     def _write(self, before: MoveRecord, after: MoveRecord) -> None:
-        producer = self._take_over()
-        # after the takeover: what the one before has committed can be seen, and it commits no more
-        found = self._read()
-        if found == after:  # the answer to an earlier attempt was lost
-            producer.release()
-        elif (found.number, found.writer) != (before.number, before.writer):
-            producer.release()
-            raise FencedError("another record was written")
-        else:
-            self._commit(producer, after)
+        def decision() -> list[StateRecord]:
+            found = self._read()
+            if found == after:  # the answer to an earlier attempt was lost
+                return []
+            if (found.number, found.writer) != (before.number, before.writer):
+                raise FencedError("another record was written")
+            return [state_record(Key(self._mirror, StateKind.MOVE), after, after.written_at_ms)]
 
-    def _take_over(self) -> TransactionalProducer:
-        return take_over(self._client, move_id(self._mirror), patient=False)  # `write` is patient
+        self._decide(decision)
 
-    def _commit(self, producer: TransactionalProducer, record: MoveRecord) -> None:
-        value = to_json(record, version=_VERSION).encode()
-        key = checkpoint.move_key(self._mirror)
-        home = checkpoint.home(checkpoint.TOPIC, key)
-        commit(self._client, producer, [StateRecord(home, (key, value, record.written_at_ms))])
+    def _decide(self, decision: Callable[[], list[StateRecord]]) -> None:
+        decide(self._client, move_id(self._mirror), decision, patient=False)  # `write` is patient
 
 
 def _overtaken(found: MoveRecord) -> FencedError:

@@ -21,8 +21,8 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
 from relay_pipelines.ledger.reader import read_checkpoints
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.move import fence
@@ -176,7 +176,7 @@ class WayBackSteps:
         with self._client() as client:
             if not client.retry(partial(client.has_topic, checkpoint.TOPIC)):
                 return
-            owners = client.retry(partial(checkpoint.read_all, client, self.own_name)).owners
+            owners = client.retry(lambda: read_state(client).of(self.own_name)).owners
             ended = [tp for tp, owner in owners.items() if owner == moved_id(self.own_name)]
             give_back(client, self.own_name, ended, own)
 
@@ -284,10 +284,15 @@ class WayBackSteps:
             RelayError: the source does not answer, or refuses.
         """
         with self._client() as client:
-            read = partial(checkpoint.read_all, client, self.own_name)
-            wanted = dict.fromkeys(client.retry(read).next_offsets, moved_id(self.own_name))
-            claim_all(client, self.own_name, wanted, own)
-            known = client.retry(read).checkpoints.values()
+            before = client.retry(lambda: read_state(client).of(self.own_name))
+            claim_all(
+                client,
+                self.own_name,
+                dict.fromkeys(before.next_offsets, moved_id(self.own_name)),
+                own,
+            )
+            claimed = client.retry(lambda: read_state(client).of(self.own_name))
+            known = claimed.checkpoints.values()
         copies = [each.copies for each in known if each.copies is not None]
         ends = by_topic({each.topic_partition: each.next_offset for each in copies})
         way_back = replace(self.record.way_back, source_ends=ends)
@@ -435,7 +440,7 @@ def _require_originals(destination: ClusterClient, record: MoveRecord) -> None:
         TamperedError, UnsupportedError: one may have, as its checkpoint cannot be read.
     """
     cut_ends = {each.destination: each.destination_end for each in record.cut}
-    every = destination.retry(partial(checkpoint.read_all_mirrors, destination))
+    every = destination.retry(lambda: read_state(destination).every_mirror())
     for hidden in every.hidden_in(destination, {tp.topic for tp in cut_ends}).values():
         raise hidden.error.of(hidden.source)
     for each in every.checkpoints:

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 from relay_pipelines.errors import DivergedNodeError, RelayError
 from relay_pipelines.finding import Finding, Kind, warning
-from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.model import BY_DRIVER, Checkpoint, TopicPartition
 from relay_pipelines.page import held
 from relay_pipelines.page.held import STATES, Held, State
 from relay_pipelines.page.look import Look
 from relay_pipelines.plan.positions import open_since
 from relay_pipelines.prepare import findings
-from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.lag import NO_LAG, PartitionLag, total
 

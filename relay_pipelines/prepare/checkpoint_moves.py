@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from relay_pipelines.errors import FencedError
-from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_topic
-from relay_pipelines.ledger.checkpoint import StateRecord
-from relay_pipelines.ledger.fencing import commit, take_over
-from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped
+from relay_pipelines.ledger.checkpoint import Key, StateRecord, checkpoint_record, home
+from relay_pipelines.ledger.fencing import decide
+from relay_pipelines.ledger.last_checkpoint import Current, read_current
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.plan.hops import with_own_hops
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-
-BY_DRIVER = "driver"
-"""The run id of what no task has copied."""
 
 
 def move_checkpoint(
     client: ClusterClient,
     snapshot: ClusterSnapshot,
     moved: Checkpoint,
-    gap: tuple[OffsetRange, str],
-    copies_end: int | None = None,
+    gap: LedgerEntry,
 ) -> bool:
     """Commit a checkpoint in place of the snapshot's, under the id that owns it.
 
@@ -32,9 +29,7 @@ def move_checkpoint(
     another id owns by now, is left alone.
 
     Args:
-        gap: the source offsets that are given up, and why. Without offsets, the entry begins a
-            generation: earlier entries no longer count.
-        copies_end: as of `gap_entry`.
+        gap: as `gap_entry` returns it.
 
     Returns:
         Whether it was moved.
@@ -43,25 +38,24 @@ def move_checkpoint(
         FencedError: another driver or task has taken the id over at the same time.
         RelayError: the destination does not answer, or refuses.
     """
-    tp = moved.source
-    home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(snapshot.name, tp))
-    known = snapshot.checkpoints.get(tp), snapshot.checkpoint_ends.get(home, 0)
-    moved, entry = ledger_topic.chained(moved, gap_entry(moved, *gap, copies_end=copies_end))
-    return replace_checkpoint(client, snapshot.owner_of(tp), known, moved, entry)
+    before, ends = snapshot.checkpoints.get(moved.source), snapshot.checkpoint_ends
+    return replace_checkpoint(client, snapshot.owner_of(moved.source), before, ends, moved, gap)
 
 
 def replace_checkpoint(
     client: ClusterClient,
     owner: str,
-    known: tuple[Checkpoint | None, int],
+    before: Checkpoint | None,
+    ends: Mapping[TopicPartition, int],
     after: Checkpoint,
-    entry: tuple[bytes, bytes, int] | None,
+    gap: LedgerEntry | None,
 ) -> bool:
     """Commit a checkpoint in place of the one that is known, under the id that owns it.
 
     Args:
-        known: the checkpoint, and how far its partition was read.
-        entry: key, value and timestamp of the ledger entry to commit with it; None for none.
+        before: the checkpoint that is known.
+        ends: how far the partitions of the topic were read then.
+        gap: the ledger entry to commit with it, not yet linked; None for none.
 
     Returns:
         Whether it was replaced, as of `move_checkpoint`.
@@ -70,18 +64,21 @@ def replace_checkpoint(
         FencedError: another driver or task has taken the id over at the same time.
         RelayError: the destination does not answer, or refuses.
     """
-    tp, key = after.source, checkpoints.key_of(after.mirror, after.source)
-    producer = take_over(client, owner)
-    read = checkpoints.read_current(client, after.mirror, {tp: known})
-    current = read[tp]
-    if current.checkpoint != known[0] or current.owner not in {None, owner}:
-        producer.release()
-        return current.checkpoint == after  # the answer to an earlier commit of it was lost
-    records = [checkpoints.checkpoint_record(after)]
-    if entry is not None:
-        records.append(StateRecord(checkpoints.home(ledger_topic.TOPIC, key), entry))
-    commit(client, producer, records)
-    return True
+    key, current = Key.of(after.mirror, after.source), Current(None, None)
+    entries = []
+    if gap is not None:
+        after, entry = ledger_topic.chained(after, gap)
+        entries.append(StateRecord(home(ledger_topic.TOPIC, key.encode()), entry))
+
+    def decision() -> list[StateRecord]:
+        nonlocal current
+        known = {key.source: (before, ends.get(key.home, 0))}
+        current = read_current(client, key.mirror, known)[key.source]
+        is_known = current.checkpoint == before and current.owner in {None, owner}
+        return [checkpoint_record(after), *entries] if is_known else []
+
+    # or the answer to an earlier commit of it was lost
+    return decide(client, owner, decision) or current.checkpoint == after
 
 
 def checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
@@ -126,31 +123,26 @@ def resume_at(
         RelayError: as of `move_checkpoint`.
     """
     before = checkpoint_before(snapshot, position)
-    moved = replace(
-        before,
-        next_offset=offset,
-        leader_epoch=-1,
-        leader_epoch_end=-1,
-        fingerprint=None,
-        is_dense=False,
-        run_id=BY_DRIVER,
-        committed_at_ms=client.clock.now_ms(),
-        generation=before.generation + 1,
-    )
-    nothing = OffsetRange(position.topic_partition, offset, offset)
-    if not move_checkpoint(client, snapshot, moved, (nothing, why), copies_end):
+    moved = before.decided(client.clock.now_ms(), offset, anew=True, fingerprint=None)
+    if not move_checkpoint(client, snapshot, moved, gap_entry(moved, why, copies_end=copies_end)):
         raise FencedError("the checkpoint has changed meanwhile")
 
 
 def gap_entry(
-    moved: Checkpoint, source: OffsetRange, why: str, copies_end: int | None = None
+    moved: Checkpoint,
+    why: str,
+    lost: OffsetRange | None = None,
+    copies_end: int | None = None,
 ) -> LedgerEntry:
     """Return the ledger entry of a checkpoint that is moved without a copy.
 
     Args:
+        lost: the source offsets that are given up. Without any, the entry may begin a generation:
+            earlier entries no longer count then.
         copies_end: the destination offset before which nothing is the mirror's from now on; None
             for that after its copies.
     """
+    source = lost or OffsetRange(moved.source, moved.next_offset, moved.next_offset)
     if copies_end is None:
         copies_end = moved.end_in(moved.destination) or 0
     return LedgerEntry(

@@ -9,19 +9,29 @@ Source nodes that hold other records than were copied: not read until an operato
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
 from relay_pipelines.errors import FencedError, RelayError, TransactionPendingError
-from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger import checkpoint as checkpoints
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, DoubtRecord, OwnerRecord
-from relay_pipelines.ledger.fencing import abort_leftovers, commit, commit_unseen, fence, take_over
+from relay_pipelines.ledger.checkpoint import (
+    TOPIC,
+    DoubtRecord,
+    Key,
+    OwnerRecord,
+    QuarantineRecord,
+    StateKind,
+    StateRecord,
+    homes,
+    state_record,
+)
+from relay_pipelines.ledger.fencing import abort_leftovers, commit_unseen, decide, fence, take_over
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import claimant_id, moved_error, moved_id, own_id, present_owner
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.retries import impatient
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -83,7 +93,7 @@ def claim_for(
 
     def attempt() -> None:
         nonlocal known, foreign
-        foreign = _foreign(mirror, wanted, known or checkpoints.read_all(client, mirror))
+        foreign = _foreign(mirror, wanted, known or read_state(client).of(mirror))
         known = None  # each attempt begins with what is committed by then
         if not foreign:
             return
@@ -91,7 +101,7 @@ def claim_for(
         for first in range(0, len(owners), _AT_ONCE):
             some = {owner: foreign[owner] for owner in owners[first : first + _AT_ONCE]}
             failed.update(_claim(client, mirror, some, look))
-        foreign = _foreign(mirror, wanted, checkpoints.read_all(client, mirror))
+        foreign = _foreign(mirror, wanted, read_state(client).of(mirror))
         if foreign.keys() - failed.keys():
             raise FencedError(
                 "other runs claim the same topic-partitions again and again",
@@ -176,23 +186,27 @@ def _claim(
             pending[owner] = error
     planned = {new for of in foreign.values() for new in of.values()} - foreign.keys()
     unblock = partial(abort_leftovers, client, planned)
-    checkpoints.wait_for_open_transactions(client, checkpoints.homes(checkpoints.TOPIC), unblock)
+    wait_for_open_transactions(client, homes(TOPIC), unblock)
     if look is not None:
         try:
             look()
         except FencedError as error:  # one of the claim is tried again
             raise _EndedError(error) from error
-    seen = checkpoints.read_all(client, mirror)
+    seen = read_state(client).of(mirror)
     written: set[TopicPartition] = set()
     for owner, producer in held.items():
         still = _foreign(mirror, foreign[owner], seen).get(owner, {})
         now_ms = client.clock.now_ms()
         if records := [
-            checkpoints.owner_record(OwnerRecord(mirror, source, new, now_ms))
+            state_record(
+                Key.of(mirror, source, StateKind.OWNER),
+                OwnerRecord(mirror, source, new, now_ms),
+                now_ms,
+            )
             for source, new in still.items()
         ]:
             written |= commit_unseen(producer, records)
-    checkpoints.wait_for_open_transactions(client, written)
+    wait_for_open_transactions(client, written)
     return pending
 
 
@@ -205,23 +219,18 @@ def note_doubts(snapshot: ClusterSnapshot, reached: Mapping[TopicPartition, int]
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    name = snapshot.name
     with snapshot.destination_client() as client:
+        name, now_ms = snapshot.name, client.clock.now_ms()
         records = [
-            checkpoint.doubt_record(
-                DoubtRecord(
-                    name, source, offset, snapshot.generation_of(source), client.clock.now_ms()
-                )
+            state_record(
+                Key.of(name, source, StateKind.DOUBT),
+                DoubtRecord(name, source, offset, snapshot.generation_of(source), now_ms),
+                now_ms,
             )
             for source, offset in reached.items()
         ]
 
-        def write() -> None:
-            # no task uses this id: topic names are never empty
-            commit(client, take_over(client, f"relay.{name}../doubts"), records)
-
-        if records:
-            client.retry(write)
+        _note(client, records)
 
 
 def set_quarantine(client: ClusterClient, reasons: Mapping[str, str]) -> None:
@@ -234,13 +243,17 @@ def set_quarantine(client: ClusterClient, reasons: Mapping[str, str]) -> None:
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    for node, why in reasons.items():
-        write = partial(_write, client, node, why)
-        client.retry(write)
+    now_ms = client.clock.now_ms()
+    records = [
+        state_record(Key(client.mirror, StateKind.QUARANTINE, node), QuarantineRecord(why), now_ms)
+        for node, why in reasons.items()
+    ]
+    _note(client, records)
 
 
-def _write(client: ClusterClient, node: str, why: str) -> None:
-    # no task uses this id: topic names are never empty
-    producer = take_over(client, f"relay.{client.mirror}..{node}")
-    record = checkpoint.quarantine_record(client.mirror, node, why, client.clock.now_ms())
-    commit(client, producer, [record])
+def _note(client: ClusterClient, records: Collection[StateRecord]) -> None:
+    """Commit what depends on nothing: the last one to say something is right."""
+    if records:
+        # no task uses this id: topic names are never empty
+        note = partial(decide, client, f"relay.{client.mirror}../notes", lambda: records)
+        client.retry(note, also=(FencedError,))

@@ -17,15 +17,16 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
     TransactionPendingError,
 )
-from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.fencing import commit, take_over
+from relay_pipelines.ledger.checkpoint import StateRecord, start_record
+from relay_pipelines.ledger.fencing import decide
+from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import Checkpoint, OffsetRange
 from relay_pipelines.plan.owners import start_id
 from relay_pipelines.plan.positions import Loss, OnDataLoss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import (
-    BY_DRIVER,
     checkpoint_before,
+    gap_entry,
     move_checkpoint,
     without_logs,
 )
@@ -94,22 +95,16 @@ def record_starts(snapshot: ClusterSnapshot) -> None:
     """
     topics.create_state_topics(snapshot)
     with snapshot.destination_client() as client:
-        # one id for all topics: only the last driver that takes it over can commit, and that driver
-        # has read what the others committed
-        producer = take_over(client, start_id(snapshot.name))
-        checkpoint.wait_for_open_transactions(client, checkpoint.homes(checkpoint.TOPIC))
-        committed = checkpoint.read_all(client, snapshot.name)
-        is_first = any(not start.topic for start in snapshot.new_starts)
-        if is_first and committed.has_begun:
-            return
-        started = {tp.topic for tp in committed.checkpoints}.union(committed.starts)
-        records = [
-            checkpoint.start_record(start)
-            for start in snapshot.new_starts
-            if start.topic not in started
-        ]
-        if records:
-            commit(client, producer, records)
+
+        def decision() -> list[StateRecord]:
+            committed = read_state(client, settled=True).of(snapshot.name)
+            is_first = any(not start.topic for start in snapshot.new_starts)
+            if is_first and committed.has_begun:
+                return []
+            started = {tp.topic for tp in committed.checkpoints}.union(committed.starts)
+            return [start_record(each) for each in snapshot.new_starts if each.topic not in started]
+
+        decide(client, start_id(snapshot.name), decision)  # one id for all topics
 
 
 _LOG = logging.getLogger(__name__)
@@ -159,9 +154,9 @@ def _accept_loss(
     if not isinstance(error, DataLossError):
         return None
     moved = _moved_checkpoint(snapshot, position, lost[0], client.clock.now_ms())
-    source, why = _gap(position, lost[0]), "; ".join(loss.what for loss in lost)
-    is_moved = move_checkpoint(client, snapshot, moved, (source, why))
-    return error if is_moved else None
+    why = "; ".join(loss.what for loss in lost)
+    gap = gap_entry(moved, why, _gap(position, lost[0]))
+    return error if move_checkpoint(client, snapshot, moved, gap) else None
 
 
 def _moved_checkpoint(
@@ -170,18 +165,14 @@ def _moved_checkpoint(
     before = checkpoint_before(snapshot, position)
     is_recreated = loss.error is TopicRecreatedError
     rewound = is_recreated or loss.resume < before.next_offset
-    return replace(
-        without_logs(snapshot, before) if is_recreated else before,
-        next_offset=loss.resume,
-        leader_epoch=-1,
-        leader_epoch_end=-1,
+    known = without_logs(snapshot, before) if is_recreated else before
+    return known.decided(
+        now_ms,
+        loss.resume,
+        anew=not _skips_offsets(position, loss),
         fingerprint=None if rewound else before.fingerprint,
         copies=None if position.destination_lost else before.copies,
         destination=before.bound_to or snapshot.destination_of(before.source),
-        is_dense=False,
-        run_id=BY_DRIVER,
-        committed_at_ms=now_ms,
-        generation=before.generation + (not _skips_offsets(position, loss)),
     )
 
 

@@ -13,8 +13,8 @@ from typing import TypeVar
 from relay_pipelines.errors import FencedError, RelayError
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import CreatedRecord
-from relay_pipelines.ledger.fencing import commit, take_over
+from relay_pipelines.ledger.checkpoint import CreatedRecord, Key, StateKind, state_record
+from relay_pipelines.ledger.fencing import decide
 from relay_pipelines.model import TimestampType, TopicPartition
 from relay_pipelines.plan.owners import start_id
 from relay_pipelines.plan.topic_selection import QUARANTINE
@@ -26,9 +26,7 @@ from relay_pipelines.protocol.admin import (
     grow_topics,
     topic_configs,
 )
-from relay_pipelines.protocol.client import (
-    ClusterClient,
-)
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.protocol.producer import timeout_too_long
 from relay_pipelines.sides import Sides
@@ -417,10 +415,11 @@ def _note_created(client: ClusterClient, topics: Collection[str]) -> None:
         if topic.error_code:  # this broker has not heard of it yet
             raise client.failure(topic.error_code, f"Metadata of topic {name}")
         if topic.topic_id:  # brokers before 2.8 have none
-            created = CreatedRecord(client.mirror, name, topic.topic_id, client.clock.now_ms())
-            records.append(checkpoint.created_record(created))
+            key, now_ms = Key(client.mirror, StateKind.CREATED, name), client.clock.now_ms()
+            created = CreatedRecord(client.mirror, name, topic.topic_id, now_ms)
+            records.append(state_record(key, created, now_ms))
     if records:
-        commit(client, take_over(client, start_id(client.mirror)), records)
+        decide(client, start_id(client.mirror), lambda: records)
 
 
 def _grow(snapshot: ClusterSnapshot, growing: Mapping[str, int]) -> dict[str, RelayError]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from relay_pipelines.errors import DestinationError, page
-from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.active_producers import (
     ActiveProducer,
     active_producers,
     transactional_ids,
 )
-from relay_pipelines.protocol.client import (
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    ClusterClient,
-)
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+
+_POLL_SECONDS = 0.005
+_UNBLOCK_SECONDS = 1.0
+_ABORT_SECONDS = 10.0  # in which a coordinator looks for timeouts, as Kafka comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,58 @@ def find(client: ClusterClient, partitions: Iterable[TopicPartition]) -> list[Op
         name, began_ms = known.get(producer.producer_id, ("", None))
         found.append(OpenTransaction(offsets, producer.producer_id, name, began_ms or last_ms))
     return found
+
+
+def stable_seconds(options: CopyOptions) -> float:
+    """Return after how many seconds the transaction of a dead task is aborted at the latest."""
+    return options.transaction_timeout_ms / 1000 + _ABORT_SECONDS
+
+
+def wait_until_stable(
+    client: ClusterClient,
+    tp: TopicPartition,
+    end: int,
+    unblock: Callable[[], None] | None = None,
+) -> None:
+    """Wait until no open transaction holds the last stable offset of `tp` below `end`.
+
+    That of a dead task of the mirror is aborted within `stable_seconds`.
+
+    Args:
+        unblock: called once after a second, to abort what a killed process has left open: nobody
+            else would, before the transaction timeout.
+    """
+    began = client.clock.monotonic()
+    deadline = began + stable_seconds(client.options)
+    while client.list_offsets([tp], LATEST, READ_COMMITTED)[tp] < end:
+        if client.clock.monotonic() > deadline:
+            for transaction in find(client, [tp]):
+                raise transaction.error(client.cluster, client.clock.now_ms())
+            return  # it has just ended
+        if unblock is not None and client.clock.monotonic() > began + _UNBLOCK_SECONDS:
+            unblock()
+            unblock = None
+        client.clock.sleep(_POLL_SECONDS)
+
+
+def wait_for_open_transactions(
+    client: ClusterClient,
+    partitions: Iterable[TopicPartition],
+    unblock: Callable[[], None] | None = None,
+) -> None:
+    """Wait for the transactions that are open now in these topic-partitions to end.
+
+    Args:
+        unblock: as of `wait_until_stable`; called once for each topic-partition at most.
+
+    Raises:
+        DestinationError: one of them stays open for longer than any transaction may last.
+    """
+    ends = client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
+    stable = client.list_offsets(ends, LATEST, READ_COMMITTED)
+    for tp, end in ends.items():
+        if stable[tp] < end:
+            wait_until_stable(client, tp, end, unblock)
 
 
 def _hidden(client: ClusterClient, partitions: Iterable[TopicPartition]) -> list[OffsetRange]:

@@ -14,7 +14,7 @@ from functools import partial
 from relay_pipelines.errors import DestinationTopicLostError, FencedError, RelayError
 from relay_pipelines.model import Checkpoint, OffsetRange, Policy, TopicPartition
 from relay_pipelines.plan.positions import Position, checkpoint_lost, losses, unknown_beginning
-from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER, move_checkpoint, without_logs
+from relay_pipelines.prepare.checkpoint_moves import gap_entry, move_checkpoint, without_logs
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -101,16 +101,16 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     begin = position.begin
     if to is ResetTo.EARLIEST:
         begin = _at_best_node(position).low_watermark
-    policy = snapshot.policies[tp.topic]
-    planned = _with_reason(Reset(position, checkpoint, destination, to, policy, begin))
+    planned = Reset(position, checkpoint, destination, to, snapshot.policies[tp.topic], begin)
+    stays = _why_it_stays(planned)
     error: RelayError | None = None
-    if to is ResetTo.EARLIEST and not planned.stays:
+    if to is ResetTo.EARLIEST and not stays:
         error = unknown_beginning(position)
     if position.moved is not None:  # the move counts on where it is
         error = position.moved
     if position.ledger_end is not None:  # what it decided on would not be the last checkpoint
         error = checkpoint_lost(position)
-    return planned if error is None else replace(planned, stays=error.what, error=error)
+    return replace(planned, stays=stays if error is None else error.what, error=error)
 
 
 def _at_best_node(position: Position) -> Position:
@@ -119,25 +119,24 @@ def _at_best_node(position: Position) -> Position:
     return replace(position, low_watermark=first)
 
 
-def _with_reason(planned: Reset) -> Reset:
-    """Add why the checkpoint is not moved, if there is nothing to decide."""
+def _why_it_stays(planned: Reset) -> str:
+    """Say why the checkpoint is not moved; empty if there is something to decide."""
     position, checkpoint, destination = planned.position, planned.checkpoint, planned.destination
     if checkpoint is None:
-        return replace(planned, stays="it has no checkpoint")
-    if position.destination_changed or position.destination_lost:
-        return planned
+        return "it has no checkpoint"
     is_decided = planned.policy == checkpoint.policy
+    if position.destination_changed or position.destination_lost:
+        return ""
     if planned.to is ResetTo.CURRENT and not is_decided:
-        return planned
+        return ""
     if checkpoint.copies is not None:
-        why = f"its copies are in {destination}, as relay.yaml says"
-        return replace(planned, stays=f"{why} (`relay replay` copies records again)")
+        where = f"its copies are in {destination}, as relay.yaml says"
+        return f"{where} (`relay replay` copies records again)"
     begin = checkpoint.next_offset
     gives_up = planned.to is ResetTo.EARLIEST and losses(_at_best_node(position))
     if planned.next_offset != begin or gives_up or not is_decided:
-        return planned
-    why = f"none of its records is copied to {destination} yet, and it goes on at offset {begin}"
-    return replace(planned, stays=why)
+        return ""
+    return f"none of its records is copied to {destination} yet, and it goes on at offset {begin}"
 
 
 def already_held(
@@ -184,11 +183,9 @@ def execute(snapshot: ClusterSnapshot, resets: Sequence[Reset]) -> Iterator[tupl
             if reset.checkpoint is None or reset.stays:
                 continue
             moved = _moved(snapshot, reset, reset.checkpoint, client.clock.now_ms())
-            nothing = OffsetRange(reset.topic_partition, moved.next_offset, moved.next_offset)
             # its policy says what was decided: no offset means anything else than before
             why = "" if reset.decides_only else f"`relay reset --to-{reset.to}`: it {reset.what}"
-            gap = nothing, why
-            move = partial(move_checkpoint, client, snapshot, moved, gap)
+            move = partial(move_checkpoint, client, snapshot, moved, gap_entry(moved, why))
             # a task with several ranges takes an id back once
             is_moved = client.retry(move, also=(FencedError,))
             yield reset, is_moved
@@ -197,23 +194,10 @@ def execute(snapshot: ClusterSnapshot, resets: Sequence[Reset]) -> Iterator[tupl
 def _moved(snapshot: ClusterSnapshot, reset: Reset, before: Checkpoint, now_ms: int) -> Checkpoint:
     before = before.decided_by(reset.policy)
     if reset.decides_only:  # offsets and copies mean what they meant
-        return replace(before, run_id=BY_DRIVER, committed_at_ms=now_ms)
+        return before.decided(now_ms)
     is_forgotten = reset.to is ResetTo.EARLIEST and reset.position.recreated
-    after = replace(
-        without_logs(snapshot, before) if is_forgotten else before,
-        next_offset=reset.next_offset,
-        destination=reset.destination,
-        copies=None,
-        run_id=BY_DRIVER,
-        committed_at_ms=now_ms,
-        generation=before.generation + 1,
-    )
+    known = without_logs(snapshot, before) if is_forgotten else before
+    known = replace(known, destination=reset.destination, copies=None)
     if reset.to is ResetTo.CURRENT:
-        return after
-    return replace(
-        after,
-        leader_epoch=-1,
-        leader_epoch_end=-1,
-        fingerprint=None,
-        is_dense=False,
-    )
+        return known.decided(now_ms, anew=True)
+    return known.decided(now_ms, reset.next_offset, anew=True, fingerprint=None)

@@ -29,6 +29,7 @@ from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import ReplayRecord, StartRecord, replay_name
 from relay_pipelines.ledger.reader import read_checkpoints
+from relay_pipelines.ledger.state_table import read_any_state
 from relay_pipelines.model import Checkpoint, OffsetRange, Side, TopicPartition
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -267,16 +268,10 @@ def mirror_of_replay(replay_id: str, sides: Sides) -> Sides:
 
 def _read_replays(
     name: str, mirror: Mirror, clock: Clock
-) -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
+) -> list[tuple[StartRecord, Mapping[TopicPartition, Checkpoint]]]:
     options = mirror.copy_options
     with destination_client(name, mirror.destination_cluster, options, clock) as client:
-
-        def ask() -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
-            if not client.has_topic(checkpoint.TOPIC):
-                return []
-            return checkpoint.read_replays(client, name)
-
-        found = client.retry(ask)
+        found = client.retry(partial(read_any_state, client)).replays(name)
     return [each for each in found if each[0].replay is not None]
 
 

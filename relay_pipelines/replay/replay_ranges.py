@@ -16,7 +16,6 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.finding import Finding, Kind, warning
-from relay_pipelines.ledger.checkpoint import wait_until_stable
 from relay_pipelines.ledger.offset_map import Copied, OffsetMap, merged
 from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.ledger.verified import read_verified_ledger
@@ -33,6 +32,7 @@ from relay_pipelines.protocol.client import (
     destination_client,
 )
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.open_transactions import wait_until_stable
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides

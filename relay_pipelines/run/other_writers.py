@@ -14,12 +14,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from relay_pipelines.errors import FencedError, RelayError
-from relay_pipelines.ledger import checkpoint as checkpoints
-from relay_pipelines.ledger.fencing import commit_unseen, take_over
-from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.ledger.checkpoint import (
+    Key,
+    RunEndsRecord,
+    StateKind,
+    StateRecord,
+    state_record,
+)
+from relay_pipelines.ledger.fencing import decide
+from relay_pipelines.ledger.state_table import read_state
+from relay_pipelines.model import BY_DRIVER, Checkpoint, TopicPartition
 from relay_pipelines.plan.owners import run_ends_id
 from relay_pipelines.plan.run_ends import RunEnd, is_over, with_end
-from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import impatient
@@ -155,11 +161,13 @@ def mark_end(
 def _mark(
     client: ClusterClient, mirror: str, run_id: str, deployment: str, *, goes_on: bool
 ) -> None:
-    producer = take_over(client, run_ends_id(mirror), patient=False)
-    snapshot = checkpoints.read_all(client, mirror, only_readable=True)
-    # by the clocks of those that have committed, too
-    now_ms = client.clock.now_ms()
-    commits = (each for each in snapshot.checkpoints.values() if each.run_id == run_id)
-    at_ms = max([now_ms, *(each.committed_at_ms for each in commits)])
-    ends = with_end(snapshot.run_ends, run_id, RunEnd(deployment, at_ms, goes_on))
-    commit_unseen(producer, [checkpoints.run_ends_record(mirror, ends, now_ms)])
+    def decision() -> list[StateRecord]:
+        snapshot = read_state(client).of(mirror, only_readable=True)
+        # by the clocks of those that have committed, too
+        now_ms = client.clock.now_ms()
+        commits = (each for each in snapshot.checkpoints.values() if each.run_id == run_id)
+        at_ms = max([now_ms, *(each.committed_at_ms for each in commits)])
+        ends = with_end(snapshot.run_ends, run_id, RunEnd(deployment, at_ms, goes_on))
+        return [state_record(Key(mirror, StateKind.ENDED), RunEndsRecord(mirror, ends), now_ms)]
+
+    decide(client, run_ends_id(mirror), decision, patient=False, awaited=False)

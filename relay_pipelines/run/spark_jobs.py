@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from tenacity import retry_if_result
@@ -20,7 +19,7 @@ from relay_pipelines.errors import (
     StalePlanError,
     error_class,
 )
-from relay_pipelines.ledger import checkpoint as checkpoints
+from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import (
     Checkpoint,
     CopyJob,
@@ -306,8 +305,8 @@ class SparkJobs:
         """The ranges with the checkpoints that are committed now."""
         job = self._job
         with destination_client(job.mirror, job.destination, job.options, self._clock) as client:
-            ask = partial(checkpoints.read_all, client, job.mirror)
-            committed = client.retry(ask).checkpoints
+            state = client.retry(lambda: read_state(client))
+        committed = state.of(job.mirror).checkpoints
         # `checkpoint_position` may stay: a task reads newer checkpoints in any case
         return [
             [

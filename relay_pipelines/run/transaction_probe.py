@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from relay_pipelines.errors import FencedError, RelayError, page
 from relay_pipelines.finding import Finding, Kind, Severity, warning
-from relay_pipelines.ledger.checkpoint import wait_for_open_transactions
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.owners import probe_id
 from relay_pipelines.prepare import topics
@@ -24,6 +23,7 @@ from relay_pipelines.protocol.client import (
     destination_client,
 )
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import encode_all

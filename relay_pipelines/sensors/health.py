@@ -14,7 +14,7 @@ from relay_pipelines.checks import available, divergence
 from relay_pipelines.errors import RelayError
 from relay_pipelines.json_codec import NOT_READABLE, from_fields
 from relay_pipelines.ledger import reader
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of

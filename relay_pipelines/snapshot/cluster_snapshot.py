@@ -10,7 +10,8 @@ from relay_pipelines.errors import ConfigError, DataLossError, DestinationError,
 from relay_pipelines.finding import Finding
 from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, StartRecord
+from relay_pipelines.ledger.checkpoint import StartRecord
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -366,7 +367,7 @@ def take_snapshot(
         def ask() -> ClusterSnapshot:
             at_destination = _shown(destination, _STATE_TOPICS)
             checkpoints = (
-                checkpoint.read_all(destination, sides.name)
+                read_state(destination).of(sides.name)
                 if checkpoint.TOPIC in at_destination.topics
                 else CheckpointSnapshot()
             )

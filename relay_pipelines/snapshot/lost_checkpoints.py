@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
-from relay_pipelines.ledger.followed import Log, current_logs
+from relay_pipelines.ledger import followed, ledger_topic
+from relay_pipelines.ledger.checkpoint import Key, home, key_of
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import read_records
-from relay_pipelines.model import (
-    Checkpoint,
-    DestinationPosition,
-    OffsetRange,
-    TopicPartition,
-)
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
+from relay_pipelines.model import Checkpoint, DestinationPosition, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -37,23 +31,9 @@ _MOST_OFFSETS_AFTER = 10_000
 _FETCH_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """The newest entries of a mirror in a range of one log of the ledger."""
-
-    log: Log
-    read: OffsetRange
-    newest: Mapping[TopicPartition, LedgerRecord]
-
-    def continues(self, offset_range: OffsetRange) -> bool:
-        """Whether the offsets read and the ones wanted have no gap between them."""
-        return self.read.start <= offset_range.start <= self.read.end <= offset_range.end
-
-
 # what this process has looked at, so that it reads each record once
 _EXAMINED: dict[tuple[tuple[str, ...], str, TopicPartition], tuple[DestinationPosition, int]] = {}
 """The copies after which no record of the mirror was found, and up to which offset."""
-_ENTRIES: dict[tuple[str, tuple[tuple[str, ...], str, int]], _Entries] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +91,7 @@ class LostCheckpoints:
         """Return the checkpoints of all that was committed so far."""
         if not snapshot.ends:
             return snapshot
-        homes = checkpoint.homes(checkpoint.TOPIC)
-        checkpoint.wait_for_open_transactions(self.client, homes)
-        return checkpoint.read_all(self.client, self.mirror)
+        return read_state(self.client, settled=True).of(self.mirror)
 
     def _copies_after(
         self,
@@ -193,20 +171,22 @@ class LostCheckpoints:
         """Return the newest ledger entries of these topic-partitions, if they are late enough."""
         homes: dict[TopicPartition, list[TopicPartition]] = defaultdict(list)
         for tp in suspects:
-            key = checkpoint.key_of(self.mirror, tp)
-            homes[checkpoint.home(ledger_topic.TOPIC, key)].append(tp)
+            homes[home(ledger_topic.TOPIC, key_of(self.mirror, tp))].append(tp)
         # what was committed before an open transaction is below the last stable offset; nobody
         # waits here for what a killed task has left open, as its successor aborts it
         ends = self.client.list_offsets(homes, LATEST, READ_COMMITTED)
         low = self.client.list_offsets(homes, EARLIEST, READ_COMMITTED)
-        logs = current_logs(self.client, ends)
-        newest: dict[TopicPartition, LedgerRecord] = {}
-        for home, sources in homes.items():
-            start = self._start(home, ends[home], [checkpoints.get(tp) for tp in sources])
-            offset_range = OffsetRange(home, max(low[home], start), ends[home])
-            found = self._read(offset_range, logs.get(home))
-            newest |= {tp: found[tp] for tp in sources if tp in found}
-        return newest
+        starts = {
+            at: max(low[at], self._start(at, ends[at], map(checkpoints.get, sources)))
+            for at, sources in homes.items()
+        }
+        values = followed.newest_values(self.client, ends, starts)
+        return {
+            tp: ledger_topic.record_at(value.raw, at, value.offset)
+            for at, sources in homes.items()
+            for tp in sources
+            if (value := values.get(Key.of(self.mirror, tp)))
+        }
 
     def _start(self, home: TopicPartition, end: int, known: Iterable[Checkpoint | None]) -> int:
         """Return from where the ledger has the entries after these checkpoints.
@@ -222,28 +202,6 @@ class LostCheckpoints:
         if times := [head for head in heads if head is not None]:
             starts.append(self.client.first_offsets(min(times), {home: end})[home])
         return min(starts)
-
-    def _read(
-        self, offset_range: OffsetRange, log: Log | None
-    ) -> dict[TopicPartition, LedgerRecord]:
-        """Return the newest entry of each source topic-partition in a range of the ledger.
-
-        Args:
-            log: that of the range; None if brokers are too old to say it.
-        """
-        known = None if log is None else _ENTRIES.get((self.mirror, log.place))
-        begun, missing = offset_range.start, offset_range
-        found: dict[TopicPartition, LedgerRecord] = {}
-        if known and known.log == log and known.continues(offset_range):
-            begun, missing = known.read.start, replace(offset_range, start=known.read.end)
-            found = dict(known.newest)
-        prefixes = checkpoint.key_prefixes(self.mirror)
-        for records in read_records(self.client, missing, prefixes):
-            found |= {record.entry.source.topic_partition: record for record in records}
-        if log is not None:
-            read = replace(offset_range, start=begun)
-            _ENTRIES[self.mirror, log.place] = _Entries(log, read, found)
-        return found
 
 
 def _ends_of_copies(

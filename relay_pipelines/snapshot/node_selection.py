@@ -16,7 +16,7 @@ from relay_pipelines.errors import (
     SourceError,
     TopicRecreatedError,
 )
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,

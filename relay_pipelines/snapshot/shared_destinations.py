@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError
 from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.state_table import UnreadableCheckpoint, read_any_state, read_state
 from relay_pipelines.model import Cluster, Hop, TopicPartition
 from relay_pipelines.plan import hops
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
@@ -26,7 +27,7 @@ class Other(NamedTuple):
     """
 
     mirror: str
-    hidden: checkpoint.UnreadableCheckpoint | None = None
+    hidden: UnreadableCheckpoint | None = None
 
     @property
     def holds(self) -> str:
@@ -52,10 +53,8 @@ def other_mirrors(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    if not client.has_topic(checkpoint.TOPIC):
-        return {}
     ours = checkpoint.family_of(mirror)
-    every = checkpoint.read_all_mirrors(client)
+    every = read_any_state(client).every_mirror()
     found = {
         source_checkpoint.copies: other
         for source_checkpoint in every.checkpoints
@@ -159,10 +158,10 @@ def passed(
     Args:
         source: where other mirrors may copy to.
         destination_id: of the cluster that this mirror copies to.
-        settled: as of `checkpoint.read_all_mirrors`.
+        settled: as of `read_state`.
     """
     try:
-        every = checkpoint.read_all_mirrors(source, settled=settled)
+        every = read_state(source, settled=settled).every_mirror()
     except PermissionDeniedError as denied:
         what = f"nobody can see which topics of the source are copies: {denied.what}"
         return {}, dict.fromkeys(topics, PermissionDeniedError(what, remedy=denied.remedy))
@@ -177,7 +176,7 @@ def passed(
     return hops.hops_to(source.cluster_id, topics, others), unknown
 
 
-def _unknown_hops(topic: str, hidden: checkpoint.UnreadableCheckpoint) -> RelayError:
+def _unknown_hops(topic: str, hidden: UnreadableCheckpoint) -> RelayError:
     """Return why a topic is not copied into which a mirror with such a checkpoint may copy."""
     why = hidden.error
     return type(why)(

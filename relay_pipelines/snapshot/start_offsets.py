@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot, StartRecord
+from relay_pipelines.ledger.checkpoint import StartRecord
+from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.admin import committed_offsets
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient

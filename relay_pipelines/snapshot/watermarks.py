@@ -9,7 +9,7 @@ from typing import Any
 from relay_pipelines.copy.position import LogPosition, read_log_positions, unproved_logs
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger import ledger_topic
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.model import Checkpoint, DestinationPosition, TopicPartition
 from relay_pipelines.plan.positions import Position, destination_changed
 from relay_pipelines.plan.topic_selection import Target

@@ -352,7 +352,8 @@ class TestTampered:
         with ClusterClient(mirror.destination, DestinationError) as connected:
             topic_id = connected.topic(mirror.topic).topic_id
         created = checkpoint.CreatedRecord(mirror.name, mirror.topic, topic_id, NOW_MS)
-        home, (key, value, _) = checkpoint.created_record(created)
+        about = checkpoint.Key(mirror.name, checkpoint.StateKind.CREATED, mirror.topic)
+        home, (key, value, _) = checkpoint.state_record(about, created, NOW_MS)
         write(mirror.destination, home, [Record(key, value, (), (independent.CREATE_TIME, NOW_MS))])
         found, said = audit()
         assert [line.removeprefix(f"{elsewhere}: ") for line in found] == [

@@ -16,9 +16,11 @@ from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic
+from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic, state_table
 from relay_pipelines.ledger.checkpoint import StateRecord
+from relay_pipelines.ledger.last_checkpoint import read_current
 from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, OffsetRange, Status, TopicPartition
 from relay_pipelines.offsets.followed_ledger import FollowedLedger
@@ -32,6 +34,7 @@ from relay_pipelines.protocol.client import (
 )
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.settings import Mirror as Settings
 from tests import copying
 from tests.copying import Clusters, Mirror, numbered
@@ -128,9 +131,9 @@ def test_the_driver_reads_the_same_checkpoints_as_tasks(
     write(mirror.destination, home_of(mirror), *foreign)
     with ClusterClient(mirror.destination, DestinationError) as client:
 
-        def read_all() -> checkpoint.CheckpointSnapshot | None:
+        def read_all() -> CheckpointSnapshot | None:
             # the markers of the last transaction may be a moment late
-            stored = checkpoint.read_all(client, mirror.name)
+            stored = read_state(client).of(mirror.name)
             found = {at: each.next_offset for at, each in stored.checkpoints.items()}
             return stored if found == {mirror.at: 10, second.at: 3} else None
 
@@ -140,7 +143,7 @@ def test_the_driver_reads_the_same_checkpoints_as_tasks(
             task = copying.read_own(client, each.name, each.at, (None, 0))
             known = copying.read_own(client, each.name, each.at, each.known)
             assert each.known[0] == task == known == each.checkpoint()
-        assert checkpoint.read_all(client, "another-mirror").checkpoints == {}
+        assert read_state(client).of("another-mirror").checkpoints == {}
     mirror.write(numbered(5, first=10))
     assert mirror.copy().records == 5
     mirror.assert_equal()
@@ -187,7 +190,7 @@ def test_a_task_reads_the_checkpoints_of_many_ranges_with_one_request(
     original = Connection.send
     monkeypatch.setattr(Connection, "send", send)
     with ClusterClient(mirror.destination, DestinationError) as client:
-        found = checkpoint.read_current(client, mirror.name, known)
+        found = read_current(client, mirror.name, known)
     read = [current.checkpoint and current.checkpoint.next_offset for current in found.values()]
     assert read == [3] * len(sources)
     assert (len(fetches) == 1) == (answer_bytes == 1 << 20)
@@ -222,7 +225,7 @@ def test_a_process_reads_each_checkpoint_once(
         def found() -> bool:
             try:
                 with ClusterClient(mirror.destination, DestinationError) as client:
-                    stored = checkpoint.read_all(client, mirror.name)
+                    stored = read_state(client).of(mirror.name)
             except DestinationError:  # the broker starts
                 return False
             copied = stored.checkpoints.get(mirror.at)
@@ -273,7 +276,8 @@ def test_the_cleaner_works_under_a_follower(
 ) -> None:
     """However far it is behind, it has what who begins has, but for a tombstone that it missed."""
     cluster, mirror = eager_cluster.cluster(), f"m-{topic_name}"
-    monkeypatch.setattr(checkpoint, "TOPIC", topic_name)
+    for module in (checkpoint, state_table):
+        monkeypatch.setattr(module, "TOPIC", topic_name)
     create(cluster, topic_name, checkpoint.PARTITIONS, COMPACTED | {"delete.retention.ms": "0"})
     sources = [TopicPartition("t", partition) for partition in range(40)]
     with ClusterClient(cluster, DestinationError) as client:
@@ -287,7 +291,7 @@ def test_the_cleaner_works_under_a_follower(
             producer = fencing.take_over(client, f"relay.{mirror}.x")
             if aborts:
                 monkeypatch.setattr(producer, "commit", producer.abort)
-            fencing.commit(client, producer, written)
+            wait_for_open_transactions(client, fencing.commit_unseen(producer, written))
 
         def made(number: int) -> list[tuple[bytes, bytes, int]]:
             return [
@@ -295,7 +299,7 @@ def test_the_cleaner_works_under_a_follower(
             ]
 
         def read() -> dict[TopicPartition, int]:
-            found = checkpoint.read_all(client, mirror).checkpoints
+            found = read_state(client).of(mirror).checkpoints
             return {tp: each.next_offset for tp, each in found.items()}
 
         def fresh() -> dict[TopicPartition, int]:

@@ -11,7 +11,8 @@ import pytest
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError, SourceError
-from relay_pipelines.ledger.checkpoint import TOPIC, home, key_of, read_all
+from relay_pipelines.ledger.checkpoint import TOPIC, home, key_of
+from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import (
     Fingerprint,
@@ -106,7 +107,7 @@ def test_the_checkpoint_decides_where_a_range_begins(mirror: Mirror) -> None:
         again = mirror.copy(start, end)
         assert (again.records, again.chunks, again.next_offset) == (0, 0, 25)
     with ClusterClient(mirror.destination, DestinationError) as client:
-        stored = read_all(client, mirror.name)
+        stored = read_state(client).of(mirror.name)
     assert list(stored.checkpoints) == [mirror.at]
     read_to = stored.ends[home(TOPIC, key_of(mirror.name, mirror.at))]
     mirror.known = stored.checkpoints[mirror.at], read_to

@@ -14,13 +14,12 @@ import pytest
 from relay_pipelines import errors
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import CheckpointLostError, DataLossError, DestinationTopicLostError
-from relay_pipelines.ledger import checkpoint, fencing, ledger_topic
+from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic
 from relay_pipelines.ledger.fencing import take_over
-from relay_pipelines.ledger.reader import read_records
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, CopyJob, OffsetRange, TopicPartition
 from relay_pipelines.plan.owners import MOVE_SCOPE, shared_id
-from relay_pipelines.prepare import checkpoint_moves, prepared_snapshot
+from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
@@ -29,6 +28,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, lost_checkpoints
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.lost_checkpoints import LostCheckpoints
 from tests.copying import KEPT, Clusters, forget_homes, numbered, records_of
 from tests.support import copied_topic, independent
 from tests.support.copied_topic import CLOCK, Copied, destination_deleted, put_back
@@ -282,17 +282,18 @@ def test_checkpoints_that_are_not_the_last_ones(copied: Copied, how: str) -> Non
 def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None:
     """They lie after the copies; the ledger is read once from there, and then what is new."""
     write(copied.destination, copied.to, numbered(3, first=700))
-    read: list[int] = []
+    read, original = list[int](), followed.records
 
     def take() -> ClusterSnapshot:
         mirror = copied.mirror()
         return cluster_snapshot.take_snapshot(Sides(copied.name, mirror, CLOCK))
 
     def reading(client: ClusterClient, wanted: OffsetRange, *told: Any) -> Any:
-        read.append(len(wanted))
-        return read_records(client, wanted, *told)
+        if wanted.topic_partition.topic == ledger_topic.TOPIC:
+            read.append(len(wanted))
+        return original(client, wanted, *told)
 
-    with patch.object(lost_checkpoints, "read_records", reading):
+    with patch.object(followed, "records", reading):
         assert not run_plan.plan(take()).data_losses
         assert not run_plan.plan(take()).data_losses
     assert read[0] > 0
@@ -300,7 +301,7 @@ def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None
     copied.write(10, 5)
     copied.copy(copied.snapshot())
     read.clear()
-    with patch.object(lost_checkpoints, "read_records", reading):
+    with patch.object(followed, "records", reading):
         assert not run_plan.plan(take()).data_losses
     assert read == []
 
@@ -345,11 +346,11 @@ def test_a_new_mirror_reads_only_the_end_of_the_ledger(
     monkeypatch.setattr(lost_checkpoints, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
     assert "its checkpoint is gone" in str(copied.loss())
     monkeypatch.setattr(lost_checkpoints, "_LEDGER_OFFSETS", 31)
-    monkeypatch.setattr(lost_checkpoints, "_ENTRIES", {})  # another process
+    monkeypatch.setattr(followed, "_READ", {})  # another process
     assert not lost(), "too long ago"
 
     monkeypatch.setattr(
-        lost_checkpoints, "read_records", lambda *_: pytest.fail("nothing can be doubled")
+        LostCheckpoints, "_newest_entries", lambda *_: pytest.fail("nothing can be doubled")
     )
     delete(copied.destination, copied.to.topic)
     assert not lost()
@@ -379,16 +380,16 @@ def test_an_accepted_loss_is_visible_at_once(
     retention(copied)
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(copied.name, copied.at))
     other = independent.transactional(copied.destination, f"other-{copied.name}")
-    commit, ending = fencing.commit, threading.Timer(1.0, other.abort_transaction)
+    commit, ending = fencing.commit_unseen, threading.Timer(1.0, other.abort_transaction)
 
-    def commit_behind_another(*told: Any) -> None:
+    def commit_behind_another(*told: Any) -> set[TopicPartition]:
         other.begin_transaction()
         put(other, home, [Record(b"other//", None)])
         other.flush(30)
         ending.start()
-        commit(*told)
+        return commit(*told)
 
-    monkeypatch.setattr(checkpoint_moves, "commit", commit_behind_another)
+    monkeypatch.setattr(fencing, "commit_unseen", commit_behind_another)
 
     taken = copied.snapshot("continue")
 

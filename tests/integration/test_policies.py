@@ -24,7 +24,7 @@ from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.model import Checkpoint, Cluster, CopyJob, TopicPartition, policy_id
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.recovery import reset_command, restore
+from relay_pipelines.recovery import command, restore
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.replay.replay import Replay, plan_replay, start_replay
 from relay_pipelines.replay.request import ReplayRequest
@@ -110,7 +110,7 @@ class Deployment:
     def reset(self) -> int:
         """Let this configuration decide from here on."""
         to, config = ResetTo.CURRENT, Invocation(self.config())
-        return reset_command.run(config, None, self.topic, to, execute=True)
+        return command.run_reset(config, None, self.topic, to, execute=True)
 
     def forget_imports(self) -> None:
         """Forget those of the other deployment, whose process has its own."""

@@ -18,7 +18,7 @@ from relay_pipelines.errors import CheckpointLostError, ConfigError, Destination
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.ledger import checkpoint, reader
 from relay_pipelines.model import CopyJob, Status, TopicPartition
-from relay_pipelines.recovery import reset, reset_command
+from relay_pipelines.recovery import command, reset
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.sides import Sides
@@ -47,7 +47,7 @@ class Moved(Copied):
     def reset(self, to: ResetTo, *, execute: bool = True) -> tuple[int, str]:
         """Run the command; return its exit code and its lines."""
         config = commands.configured(self.folder, {self.name: self.settings()})
-        code = reset_command.run(Invocation(config), None, self.topic, to, execute=execute)
+        code = command.run_reset(Invocation(config), None, self.topic, to, execute=execute)
         out, err = self.capsys.readouterr()
         return code, (out + err).replace(f"{self.name}: ", "")
 
@@ -392,4 +392,4 @@ def test_a_reset_decides_where_even_before_a_record_is_copied(moved: Moved, to: 
 def test_one_place_to_go_on(*, both: bool) -> None:
     """It is either the earliest record or the current offset."""
     with pytest.raises(ConfigError, match="--to-earliest to copy again"):
-        reset_command.where(to_earliest=both, to_current=both)
+        command.where(to_earliest=both, to_current=both)

@@ -12,7 +12,7 @@ import pytest
 
 from relay_pipelines.cli import main
 from relay_pipelines.errors import CheckpointLostError, LedgerLostError, TopicRecreatedError
-from relay_pipelines.ledger import checkpoint, ledger_topic, reader
+from relay_pipelines.ledger import checkpoint, ledger_topic, reader, state_table
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.recovery import restore
 from relay_pipelines.recovery.restore import Act
@@ -263,17 +263,17 @@ def test_a_copy_that_nothing_knows_is_made_again(
 
 def test_a_run_beside_another_one_loses_no_checkpoint(copied: Copied) -> None:
     """It reads the checkpoints before the other one commits, and its copies after that."""
-    read_all = checkpoint.read_all
+    reading = state_table.read_state
     others: list[str] = []
 
     def read_before_others(*told: Any, **more: Any) -> Any:
-        found = read_all(*told, **more)
+        found = reading(*told, **more)
         if not others:
             others.append("a run")
             run_on(copied)
         return found
 
-    with patch.object(checkpoint, "read_all", read_before_others):
+    with patch("relay_pipelines.snapshot.cluster_snapshot.read_state", read_before_others):
         taken = take_snapshot(Sides(copied.name, copied.mirror(), CLOCK))
     assert not run_plan.plan(taken).data_losses
     assert taken.checkpoints[copied.at].next_offset == 20

@@ -139,17 +139,17 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
     """A driver that is overtaken before its commit is fenced, and reads the other's offsets."""
     late = topic.looked_at()
     topic.write(range(3), 5)
-    other, commit = topic.looked_at(), fencing.commit
+    other, commit = topic.looked_at(), fencing.commit_unseen
 
-    def overtaken(*told: Any) -> None:
-        monkeypatch.setattr(prepared_snapshot, "commit", commit)
+    def overtaken(*told: Any) -> set[TopicPartition]:
+        monkeypatch.setattr(fencing, "commit_unseen", commit)
         prepared_snapshot.record_starts(other)
-        commit(*told)
+        return commit(*told)
 
-    monkeypatch.setattr(prepared_snapshot, "commit", overtaken)
+    monkeypatch.setattr(fencing, "commit_unseen", overtaken)
     with pytest.raises(FencedError):
         prepared_snapshot.record_starts(late)
-    monkeypatch.setattr(prepared_snapshot, "commit", overtaken)
+    monkeypatch.setattr(fencing, "commit_unseen", overtaken)
 
     assert [position.begin for position in topic.snapshot().positions] == [15] * 3
     assert topic.starts() == {0: 15, 1: 15, 2: 15}

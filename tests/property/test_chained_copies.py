@@ -17,6 +17,7 @@ from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import Chain
+from relay_pipelines.ledger.checkpoint import Key, OwnerRecord, StateKind, state_record
 from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
@@ -78,8 +79,9 @@ def test_ranges_of_one_transaction_have_chains_of_their_own() -> None:
     ranges = [replace(whole(topic, 5), owner="relay.m./1") for topic in "abc"]
     with served(source=source, destination=copies):
         for topic in "abc":
-            owner = checkpoint.OwnerRecord("m", TopicPartition(topic, 0), "relay.m./1", 0)
-            put(copies, checkpoint.TOPIC, encode(*checkpoint.owner_record(owner).record))
+            owner = OwnerRecord("m", TopicPartition(topic, 0), "relay.m./1", 0)
+            key = Key.of("m", owner.source, StateKind.OWNER)
+            put(copies, checkpoint.TOPIC, encode(*state_record(key, owner, 0).record))
         outcomes = copy_as_it_is(job(), ranges, Clock())
     assert [outcome.error for outcome in outcomes] == ["", "", ""]
     found = chains(copies)

@@ -22,6 +22,7 @@ from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
 from relay_pipelines.json_codec import from_json
 from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import (
     Checkpoint,
     ClassSpec,
@@ -362,7 +363,7 @@ def test_checkpoints_that_are_lost_before_a_task_begins() -> None:
     ):
         for end in (2, 5):
             assert not copy_as_it_is(job(), [whole("a", end)], Clock())[0].error
-        known = checkpoint.read_all(client, "m")
+        known = read_state(client).of("m")
         copies.logs[checkpoint.TOPIC].entries.clear()
         lost = replace(whole("a", 10), source=OffsetRange(AT, 5, 10))
         assert not copy_as_it_is(job(), [lost], Clock())[0].error

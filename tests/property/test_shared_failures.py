@@ -16,6 +16,7 @@ import pytest
 from relay_pipelines.copy import copier
 from relay_pipelines.errors import MovedError, RelayError, SourceError, TransactionPendingError
 from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import (
     Checkpoint,
     CopyRange,
@@ -258,7 +259,7 @@ def test_many_owners_are_held_before_one_look(at: str) -> None:
         with before("_init", note), before(at, overtake):
             claim_all(dict.fromkeys(own, moved_id("m")))
         with ClusterClient(DESTINATION, SourceError, clock=Clock()) as client:
-            assert set(checkpoint.read_all(client, "m").owners.values()) == {moved_id("m")}
+            assert set(read_state(client).of("m").owners.values()) == {moved_id("m")}
     assert {*own.values()} <= {*inits}
     assert inits.count(OWNER) == 1  # the rival's is claimed from its new owner
 
@@ -284,7 +285,7 @@ def test_an_id_whose_transaction_does_not_end_keeps_only_what_it_owns() -> None:
     assert all(str(error).startswith(f"{at}: ") for at, error in refused.items())
     with served(Requests(), destination=copies):
         client = ClusterClient(DESTINATION, SourceError, clock=Clock())
-        owned_by = checkpoint.read_all(client, "m").owners
+        owned_by = read_state(client).of("m").owners
     others = {TopicPartition(topic, 0) for topic in TOPICS} - kept.keys()
     assert owned_by == kept | dict.fromkeys(others, OWNER)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import CheckpointSnapshot
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import (
     ClassSpec,
     CopyJob,
@@ -97,7 +97,7 @@ class World:
 
     def state(self) -> CheckpointSnapshot:
         with ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client:
-            return checkpoint.read_all(client, "m")
+            return read_state(client).of("m")
 
     def copy(
         self,

@@ -14,8 +14,8 @@ import pytest
 
 from relay_pipelines.audit import against_statement, part_count, window_recount
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError, UnsupportedError
-from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.checkpoint import replay_name
+from relay_pipelines.ledger import checkpoint, ledger_topic, state_table
+from relay_pipelines.ledger.checkpoint import Key, StateKind, replay_name
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.records import encode
 from tests.support.copies_in_memory import (
@@ -316,10 +316,11 @@ def test_a_checkpoint_that_was_put_back(world: World) -> None:
 
 
 def test_the_record_of_a_move_is_in_a_statement(world: World) -> None:
-    put(world.copies, checkpoint.TOPIC, encode(checkpoint.move_key("m"), b'{"state": "cut"}', NOW))
+    key = Key("m", StateKind.MOVE).encode()
+    put(world.copies, checkpoint.TOPIC, encode(key, b'{"state": "cut"}', NOW))
     assert json.loads(world.attest()[0])["move"] == {"state": "cut"}
     assert differences(world.audit()) == []
-    put(world.copies, checkpoint.TOPIC, encode(checkpoint.move_key("m"), b"rubbish", NOW))
+    put(world.copies, checkpoint.TOPIC, encode(key, b"rubbish", NOW))
     with pytest.raises(TamperedError, match="is not what mirrors write"):
         world.attest()
 
@@ -346,7 +347,7 @@ def test_a_record_in_the_ledger_that_is_no_entry(world: World) -> None:
 
 def test_commits_while_the_ledger_is_read(world: World) -> None:
     """An entry that is committed between ledger and checkpoint is not taken for a break."""
-    reading = checkpoint.read_all
+    reading = state_table.read_any_state
     copied: list[bool] = []
 
     def after_another_commit(*told: Any, **more: Any) -> Any:
@@ -357,7 +358,7 @@ def test_commits_while_the_ledger_is_read(world: World) -> None:
                 return reading(*told, **more)
         return reading(*told, **more)
 
-    with patch.object(checkpoint, "read_all", after_another_commit):
+    with patch("relay_pipelines.ledger.verified.read_any_state", after_another_commit):
         found = world.ledger()
     assert copied
     assert (found.breaks, len(found.chains[AT].records)) == ([], 4)

@@ -23,7 +23,8 @@ from relay_pipelines.errors import (
     UnsupportedError,
 )
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.checkpoint import EveryMirror, UnreadableCheckpoint, replay_name
+from relay_pipelines.ledger.checkpoint import Key, StateKind, parse, replay_name
+from relay_pipelines.ledger.state_table import EveryMirror, UnreadableCheckpoint, read_state
 from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.move.record import CutPartition, MoveRecord
 from relay_pipelines.move.states import State
@@ -59,7 +60,7 @@ def read(*records: tuple[bytes, bytes]) -> EveryMirror:
     for key, value in records:
         put(copies, checkpoint.TOPIC, encode(key, value, 0))
     with served(destination=copies), ClusterClient(DESTINATION, DestinationError) as client:
-        return checkpoint.read_all_mirrors(client)
+        return read_state(client).every_mirror()
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,40 @@ def test_the_key_says_whose_record_it_is(value: bytes, kind: type[Exception]) ->
     places = [(each.mirror, each.source) for each in found]
     assert places == [("m", AT), ("n", TopicPartition("b", 1))]
     assert isinstance(found[0].error, kind)
+
+
+NAMES = st.text("az09._-@", min_size=1, max_size=6)
+NUMBERS = st.integers(0, 1 << 31)
+ABOUT = {
+    (0, 0): [StateKind.START, StateKind.ENDED, StateKind.MOVE],
+    (1, 0): [StateKind.START, StateKind.CREATED, StateKind.QUARANTINE],
+    (1, 1): [StateKind.CHECKPOINT, StateKind.OWNER, StateKind.DOUBT],
+}
+KEYS: st.SearchStrategy[Key] = st.one_of(
+    *[
+        st.tuples(
+            NAMES,
+            st.sampled_from(kinds),
+            NAMES if has_topic else st.just(""),
+            NUMBERS if has_partition else st.just(-1),
+        ).map(lambda fields: Key(*fields))
+        for (has_topic, has_partition), kinds in ABOUT.items()
+    ]
+)
+
+
+@given(KEYS)
+def test_a_key_is_read_as_it_was_written(key: Key) -> None:
+    assert parse(key.encode()) == key
+    if key.partition >= 0:
+        assert key.home == Key.of(key.mirror, key.source).home, "beside the checkpoint"
+
+
+@given(st.binary() | st.from_regex(r"[am@/]*(0[07]|/start|/owner|٣)?").map(str.encode))
+def test_each_key_means_one_thing(written: bytes) -> None:
+    """One that is written in another way, such as m/a/07, is of no kind, and hides no other."""
+    key = parse(written)
+    assert key.kind is StateKind.NONE or key.encode() == written
 
 
 @given(st.binary(min_size=1).filter(lambda key: key.count(b"/") != 2), st.binary())

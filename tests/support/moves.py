@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from relay_pipelines.errors import FencedError
+from relay_pipelines.ledger.checkpoint import StateRecord, record_of
 from relay_pipelines.move.record import MoveRecord, MoveRecords
 
 
@@ -38,13 +39,11 @@ class RecordsInMemory(MoveRecords):
     def _read(self) -> MoveRecord:
         return self._store.record
 
-    def _take_over(self) -> Any:
-        self._store.epoch += 1
-        return SimpleNamespace(epoch=self._store.epoch, release=lambda: None)
-
-    def _commit(self, producer: Any, record: MoveRecord) -> None:
-        self.before_commit()
-        if producer.epoch != self._store.epoch:
-            raise FencedError("fenced")
-        self._store.record = record
-        self.after_commit()
+    def _decide(self, decision: Callable[[], list[StateRecord]]) -> None:
+        self._store.epoch = epoch = self._store.epoch + 1
+        for _, (_, value, _) in decision():
+            self.before_commit()
+            if epoch != self._store.epoch:
+                raise FencedError("fenced")
+            self._store.record = record_of(MoveRecord, value)
+            self.after_commit()

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import CopyJob, CopyRange
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.client import ClusterClient
@@ -45,7 +45,7 @@ def copy_planned(
 
     def reached() -> bool:
         with ClusterClient(taken.destination, DestinationError) as client:
-            found = checkpoint.read_all(client, taken.name).checkpoints
+            found = read_state(client).of(taken.name).checkpoints
         ends = {each.source.topic_partition: each.source.end for each in wanted}
         return all(at in found and found[at].next_offset == ends[at] for at in ends)
 

@@ -17,7 +17,7 @@ from relay_pipelines.errors import (
     RelayError,
     SourceError,
 )
-from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.model import BY_DRIVER, Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.output import json_output, page_view
 from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
@@ -25,7 +25,6 @@ from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
-from relay_pipelines.prepare.checkpoint_moves import BY_DRIVER
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides

@@ -23,6 +23,7 @@ from relay_pipelines import json_codec
 from relay_pipelines.errors import DestinationError, LogTruncatedError, WrongClusterError
 from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.prepare import owners
@@ -179,4 +180,4 @@ def test_a_doubt_is_of_what_the_run_has_committed_before(planned: int) -> None:
         run = _Run(snapshot.sides, nobody, result, [], never, Sources())
         run._note_doubts(replace(plan, snapshot=snapshot))
         with ClusterClient(DESTINATION, DestinationError) as client:
-            assert checkpoint.read_all(client, "m").doubted == {AT}
+            assert read_state(client).of("m").doubted == {AT}

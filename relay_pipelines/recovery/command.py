@@ -1,0 +1,114 @@
+"""The commands `reset` and `restore`: they show what becomes of checkpoints, or do it, too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from relay_pipelines.errors import ConfigError, StalePlanError, TamperedError, page
+from relay_pipelines.invocation import Invocation, the_mirror
+from relay_pipelines.ledger.chain import REMEDY
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.output import messages
+from relay_pipelines.output.formatting import plural, stdout
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.recovery import reset, restore
+from relay_pipelines.recovery.reset import ResetTo
+from relay_pipelines.recovery.restore import Act
+from relay_pipelines.sides import Sides
+from relay_pipelines.snapshot import cluster_snapshot
+
+
+def where(*, to_earliest: bool, to_current: bool) -> ResetTo:
+    """Return where the options say that the copy goes on.
+
+    Raises:
+        ConfigError: they say both, or nothing.
+    """
+    if to_earliest == to_current:
+        raise ConfigError(
+            "a reset goes either to the earliest record or to the current offset",
+            remedy="give --to-earliest to copy again what the source still has, or --to-current to"
+            " go on without the earlier copies",
+        )
+    return ResetTo.EARLIEST if to_earliest else ResetTo.CURRENT
+
+
+def run_reset(
+    invocation: Invocation, mirror_name: str | None, topic: str, to: ResetTo, *, execute: bool
+) -> int:
+    """Show what a reset does with every topic-partition of a topic; with `execute`, do it."""
+    clock = SystemClock()
+    names = [mirror_name] if mirror_name else []
+    name, mirror = the_mirror(invocation.settings(), names, "a reset is of")
+    with invocation.reporting_errors(name):
+        snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror, clock), topic, configs=False)
+        for unknown in snapshot.held_back:  # these stay as they are
+            invocation.fail(unknown, name)
+        resets = reset.plan_resets(snapshot, to)
+        for each in resets:
+            if each.error is not None:
+                invocation.fail(each.error, name)
+            else:
+                _say(f"{name}: {each.topic_partition}: {each.what}")
+        for held in reset.already_held(snapshot, resets).values():
+            messages.warning(
+                f"{name}: {held.topic_partition} already holds the offsets [{held.start},"
+                f" {held.end}); if they are copies of the same records, those are there twice then"
+            )
+        if execute:
+            done = reset.execute(snapshot, resets)
+            moved = ((name, each.topic_partition, is_moved) for each, is_moved in done)
+            _name_stale(invocation, moved, "reset", "reset the topic again")
+        elif not all(each.stays for each in resets):
+            _say(f"{name}: nothing is changed; add --execute to do it")
+    return invocation.exit_code
+
+
+def run_restore(invocation: Invocation, mirror_name: str | None, *, execute: bool) -> int:
+    """Show what a restore does with every topic-partition; with `execute`, do it."""
+    clock = SystemClock()
+    names = [mirror_name] if mirror_name else []
+    name, mirror = the_mirror(invocation.settings(), names, "a restore is of")
+    with invocation.reporting_errors(name):
+        found = restore.plan_restores(name, mirror, clock)
+        stay = Counter(restored.act for restored in found.planned)[Act.STAYS]
+        _say(f"{name}: {plural(stay, 'topic-partition')} of {len(found.planned)} need nothing")
+        for each in found.planned:
+            if each.act is Act.REFUSED:
+                error = TamperedError(
+                    f"{each.act}: {each.why}",
+                    remedy=f"{REMEDY}; {page('Restore after a disaster')} says what to do then",
+                    topic_partition=each.source,
+                )
+                invocation.fail(error, each.name)
+            elif each.act is not Act.STAYS:
+                _say(f"{each.name}: {each}")
+        if execute:
+            done = restore.execute(name, mirror, found, clock)
+            made = ((each.name, each.source, is_done) for each, is_done in done)
+            _name_stale(invocation, made, "restored", "restore again")
+        elif found.changes:
+            _say(f"{name}: nothing is changed; add --execute to do it")
+    return invocation.exit_code
+
+
+def _say(line: str) -> None:
+    stdout().print(line, soft_wrap=True)
+
+
+def _name_stale(
+    invocation: Invocation,
+    done: Iterable[tuple[str, TopicPartition, bool]],
+    what: str,
+    again: str,
+) -> None:
+    """Do what was planned, and report what another run has changed since."""
+    for name, tp, is_done in done:
+        if not is_done:
+            error = StalePlanError(
+                f"another run has copied or {what} it at the same time: it stays as that left it",
+                remedy=f"stop that run, then {again}",
+                topic_partition=tp,
+            )
+            invocation.fail(error, name)
