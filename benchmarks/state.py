@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +20,7 @@ from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, followed, ledger_topic
-from relay_pipelines.ledger.reader import LedgerFollower, read_checkpoints
+from relay_pipelines.ledger.reader import LedgerReader, read_checkpoints
 from relay_pipelines.ledger.state_table import read_any_state
 from relay_pipelines.model import (
     CHAIN_START,
@@ -33,7 +32,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.owners import with_owners
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.settings import Mirror
@@ -66,8 +65,8 @@ def measure(source: Cluster, destination: Cluster) -> None:
         for number, others in enumerate(_OTHERS):
             fill(source, own)
             planned_ms = clock.now_ms()
-            with closing(LedgerFollower(Sides(name, mirror, clock).destination())) as follower:
-                ends = follower.start()
+            with destination_client(name, destination, options, clock) as own_client:
+                ends = LedgerReader(own_client).start()
             copied = _copy_own(name, source, destination, own, number)
             checkpoints = read_checkpoints(Sides(name, mirror, clock)).checkpoints
             _write_state(client, checkpoints[copied[0].topic_partition], others)

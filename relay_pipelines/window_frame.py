@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.dataframe.data_source import refuse_unknown_columns
 from relay_pipelines.dataframe.record_range import Range, read_range
-from relay_pipelines.dataframe.window_chunks import planned_ms, window_entries
+from relay_pipelines.dataframe.window_chunks import window_entries
 from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.accounted import ChunkCopies
+from relay_pipelines.ledger.committed import planned_ms
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import Cluster, LedgerEntry, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.settings import Mirror
@@ -65,11 +67,11 @@ def _require_ledger_of(mirror: Mirror, topic: str, missing: Sequence[str]) -> No
     """Refuse windows without entries whose entries may have been deleted by retention."""
     if not missing:
         return
-    since_ms, homes = planned_ms(missing), checkpoint.homes(ledger_topic.TOPIC)
+    planned, homes = planned_ms(missing), checkpoint.homes(ledger_topic.TOPIC)
     with ClusterClient(mirror.destination_cluster, DestinationError, purpose="frame") as client:
         low = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
         ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
-        first = low if since_ms is None else client.first_offsets(since_ms, ends)
+        first = low if planned is None else client.first_offsets(planned - CLOCK_SKEW_MS, ends)
     # a partition with an older record, or with its first one, has all that came later
     if any(low[home] > 0 and first[home] <= low[home] for home in homes):
         raise ConfigError(

@@ -17,12 +17,12 @@ from relay_pipelines.audit.coverage import OffsetKind
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Configs
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.ledger.chain import not_of_checkpoint, verify_chain, vouched_records
 from relay_pipelines.ledger.checkpoint import home, key_of
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, TOPIC, LedgerRecord
-from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, Since, read_ledger
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, LedgerReader, Since
 from relay_pipelines.ledger.state_table import StateTable, read_any_state
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -113,22 +113,21 @@ def _read(client: ClusterClient, since: Since = None) -> _Ledger:
     """Read what the ledger has got since; all of it, once open transactions have ended, if None."""
     settled = since is None
     ask_heads = partial(read_any_state, client, settled=settled)
-    ask_records = partial(
-        read_ledger,
-        client,
-        since,
-        settled=settled,
-        with_replays=True,
-        only_own_must_be_entries=True,
-    )
+    reader = LedgerReader(client, with_replays=True, only_own_must_be_entries=True)
+
+    def ask_records() -> list[LedgerRecord]:
+        return list(reader.forward(since, settled=settled))
+
     # before the ledger, which then has every entry that a head leads to
     heads = client.retry(ask_heads)
-    records = ask_records()
+    # retention may delete the oldest entries before they are read
+    ask = partial(client.retry, ask_records, also=(DataLossError,))
+    records = ask()
     vouched = vouched_records(records, heads)
     forged = _without(records, vouched)
     if forged and settled:  # or they were committed since the heads were read
         heads_since = client.retry(ask_heads)
-        forged = _without(forged, vouched_records(ask_records(), heads_since))
+        forged = _without(forged, vouched_records(ask(), heads_since))
     return _Ledger(records, vouched, forged, heads)
 
 

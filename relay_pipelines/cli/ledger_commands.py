@@ -44,7 +44,8 @@ def ledger(
     ledger_records: list[LedgerRecord] = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
-            records = read_newest(Sides(name, mirror), last or _SHOWN, topic)
+            with Sides(name, mirror).destination("ledger") as client:
+                records = read_newest(client, last or _SHOWN, topic)
             ledger_records += records
             if as_json:
                 continue

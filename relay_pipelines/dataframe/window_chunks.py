@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from relay_pipelines.dataframe.record_range import Range
 from relay_pipelines.dataframe.topic_options import Selection
 from relay_pipelines.errors import ConfigError, RetentionPassedError
 from relay_pipelines.ledger.accounted import ChunkCopies, destination_offsets, source_offsets
-from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_ledger
+from relay_pipelines.ledger.committed import entries_back_to
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED
-from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 
@@ -156,23 +154,5 @@ def window_entries(
     name: str, mirror: Mirror, topics: Collection[str], windows: Sequence[str]
 ) -> list[LedgerEntry]:
     """Return the chunks of topics that were copied in these windows, in order."""
-    with Sides(name, mirror).destination("ledger") as client:
-        ledger_records = read_ledger(client, planned_ms(windows))
-    return [
-        record.entry
-        for record in ledger_records
-        if record.entry.window in windows
-        and record.entry.source.topic_partition.topic in topics
-        and not record.entry.gap
-    ]
-
-
-def planned_ms(windows: Sequence[str]) -> int | None:
-    """When the first of them was planned at the earliest; None if a key does not say it.
-
-    The ledger grows with the mirror, and a window has no entries from before.
-    """
-    with suppress(ValueError):
-        planned = min(moment_ms(key.rpartition("-")[0]) for key in windows)
-        return max(0, planned - CLOCK_SKEW_MS)
-    return None
+    entries = entries_back_to(Sides(name, mirror), topics, windows)
+    return [entry for entry in entries if entry.window in windows and not entry.gap]

@@ -18,8 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from relay_pipelines.demo.shop import MIRROR, TRACE_ID
-from relay_pipelines.errors import RetriableError
-from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
@@ -163,22 +162,17 @@ class Ledger:
     """All entries that the mirror has committed."""
 
     def __init__(self, destination: Cluster, clock: Clock) -> None:
-        self._follower = LedgerFollower(
-            destination_client(MIRROR, destination, CopyOptions(), clock, "ledger")
-        )
-        self._began = False
+        client = destination_client(MIRROR, destination, CopyOptions(), clock)
+        self._reader = LedgerReader(client)
         self.entries: list[LedgerEntry] = []
-        self.close = self._follower.close
+        self.close = client.end
 
     def poll(self) -> int:
         """Read the new entries and return the number of all entries."""
-        if not self._began:
-            try:
-                self._follower.rewind()
-            except RetriableError:
-                return 0  # the first run has yet to create the topic
-            self._began = True
-        self.entries += self._follower.poll()
+        if self.entries:
+            self.entries += self._reader.poll()
+        else:  # the first run may have yet to create the topic
+            self.entries += [record.entry for record in self._reader.forward()]
         return len(self.entries)
 
     @property

@@ -12,7 +12,8 @@ from relay_pipelines.expectations import validation
 from relay_pipelines.expectations.request import ExpectationsRequest
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, great_expectations
-from relay_pipelines.ledger.reader import read_checkpoints, read_ledger
+from relay_pipelines.ledger.committed import entries_back_to, entries_since
+from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.clock import Clock
@@ -55,18 +56,15 @@ def windows(
     """
     now_ms = clock.now_ms()
     since_ms = None if request.last_ms is None else now_ms - request.last_ms
-    with Sides(name, mirror, clock).destination("ledger") as client:
-        ledger_records = read_ledger(client, since_ms, settled=True)
-    entries = [record.entry for record in ledger_records]
+    sides = Sides(name, mirror, clock)
+    of_topic = None if request.topic is None else [request.topic]
+    if since_ms is None:
+        entries = entries_back_to(sides, of_topic, [request.window or ""])
+    else:
+        entries = entries_since(sides, of_topic, since_ms)
     _require_window(request, entries)
     copied = from_ledger(
-        request.title,
-        entries,
-        lambda entry: (
-            request.topic in {None, entry.source.topic_partition.topic}
-            and request.window in {None, entry.window}
-            and (since_ms is None or entry.committed_at_ms >= since_ms)
-        ),
+        request.title, entries, lambda entry: request.window in {None, entry.window}
     )
     if since_ms is not None:
         topics = {window.topic for window in copied}
@@ -76,9 +74,9 @@ def windows(
             if topic not in topics and request.topic in {None, topic}
         ]
     if not copied:
-        of_topic = f" of the source topic {request.topic!r}" if request.topic else ""
+        of = f" of the source topic {request.topic!r}" if request.topic else ""
         raise ConfigError(
-            f"the ledger has no copies{of_topic} in {request.title}",
+            f"the ledger has no copies{of} in {request.title}",
             remedy="see `relay ledger` for what it has",
         )
     expecting = [window for window in copied if mirror.expectations_of(window.topic)]

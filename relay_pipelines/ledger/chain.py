@@ -6,14 +6,15 @@ Pure functions. docs/transactions.md says what a chain shows, and what it cannot
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from relay_pipelines.errors import TamperedError
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord
 from relay_pipelines.ledger.state_table import StateTable
-from relay_pipelines.model import Checkpoint, LedgerHead, OffsetRange, TopicPartition
+from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, OffsetRange, TopicPartition
 
 REMEDY = "find out who wrote to the topics __relay_ledger and __relay_checkpoints"
 """What to do about a break."""
@@ -109,17 +110,18 @@ class Links:
     oldest_number: int = 0
     _removed_at_ms: int = 0
     _newest: LedgerHead | None = None
+    _end: int = 0
 
     def add(self, record: LedgerRecord) -> None:
         """Add the next entry."""
         entry, newest = record.entry, self._newest
         if newest is None:
             self.oldest_number, self._removed_at_ms = entry.number, entry.previous_at_ms
-        elif entry.number != newest.number + 1 or entry.previous != newest.hash:
+        elif not record.follows(newest):
             self.is_unbroken = False
         if entry.gap == ENTRIES_LOST:
             self.is_unbroken = False  # what is before it does not count
-        self._newest = record.head
+        self._newest, self._end = record.head, entry.source.end
 
     def end_at(self, head: LedgerHead) -> bool:
         """Whether they are unbroken, and the newest one is that of the head."""
@@ -130,10 +132,22 @@ class Links:
             and (newest.number, newest.hash) == (head.number, head.hash)
         )
 
-    def reach(self, head: LedgerHead, kept_since_ms: int) -> bool:
+    def reach(self, checkpoint: Checkpoint, kept_since_ms: int) -> bool:
         """Whether `verify_chain`, which keeps the entries, would find no break."""
         is_complete = self.oldest_number == 1 or self._removed_at_ms < kept_since_ms
-        return is_complete and self.end_at(head)
+        is_its = self._end == checkpoint.next_offset and self.end_at(checkpoint.ledger_head)
+        return is_complete and is_its
+
+
+def tampered(mirror: str, breaks: Sequence[ChainBreak]) -> TamperedError:
+    """Return the error for a ledger with breaks; its notes name each."""
+    more = f" (and {len(breaks) - 1} more)" if len(breaks) > 1 else ""
+    error = TamperedError(
+        f"the ledger of {mirror} is not what was committed: {breaks[0]}{more}", remedy=REMEDY
+    )
+    for broken in breaks:
+        error.add_note(str(broken))
+    return error
 
 
 def not_of_checkpoint(chain: Chain, checkpoint: Checkpoint) -> list[ChainBreak]:
@@ -145,8 +159,8 @@ def not_of_checkpoint(chain: Chain, checkpoint: Checkpoint) -> list[ChainBreak]:
     return [] if is_same else [_of_entry(Tampering.NOT_OF_CHECKPOINT, newest)]
 
 
-def vouched(records: Iterable[LedgerRecord], head: LedgerHead | None) -> list[LedgerRecord]:
-    """Return the entries of one chain that are reached from its head, link by link; in order.
+class VouchedEntries:
+    """The entries of one chain that are reached from its head, link by link.
 
     Only the transaction of a checkpoint writes a head, so whoever may write to the ledger alone can
     add no entry that is reached.
@@ -154,14 +168,45 @@ def vouched(records: Iterable[LedgerRecord], head: LedgerHead | None) -> list[Le
     Args:
         head: of the checkpoint; None if there is none.
     """
-    by_hash = {record.head.hash: record for record in records}
-    reached: list[LedgerRecord] = []
-    name = "" if head is None else head.hash
-    while (record := by_hash.pop(name, None)) is not None:
-        reached.append(record)
-        name = record.entry.previous
-    reached.reverse()
-    return reached
+
+    def __init__(self, head: LedgerHead | None) -> None:
+        self._newest = 0 if head is None else head.number
+        self._next = "" if head is None else head.hash
+        self._reached: list[LedgerRecord] = []
+        self._others: dict[str, LedgerRecord] = {}
+
+    def add(self, record: LedgerRecord) -> None:
+        """Add an entry, in any order."""
+        self._others[record.head.hash] = record
+        while (found := self._others.pop(self._next, None)) is not None:
+            self._reached.append(found)
+            self._next = found.entry.previous
+
+    @property
+    def records(self) -> list[LedgerRecord]:
+        """Those that are reached so far, oldest first."""
+        return self._reached[::-1]
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there are entries that are not reached, of which a checkpoint should know."""
+        return any(
+            self._newest == 0 or record.entry.number <= self._newest
+            for record in self._others.values()
+        )
+
+    def reach(self, is_before: Callable[[LedgerEntry], bool]) -> bool:
+        """Whether they reach back to the first entry of the chain, or to one that is before."""
+        oldest = self._reached[-1].entry if self._reached else None
+        return oldest is not None and (oldest.number == 1 or is_before(oldest))
+
+
+def vouched(records: Iterable[LedgerRecord], head: LedgerHead | None) -> list[LedgerRecord]:
+    """Return the entries of one chain that are reached from its head; in order."""
+    chain = VouchedEntries(head)
+    for record in records:
+        chain.add(record)
+    return chain.records
 
 
 def vouched_records(records: Iterable[LedgerRecord], heads: StateTable) -> list[LedgerRecord]:
@@ -231,7 +276,8 @@ def verify_chain(
     if head is None:
         chain.breaks += [_without_checkpoint(records)] if records else []
         return chain
-    _Verification(chain, records, head).verify()
+    _walk_back(chain, records, head)
+    chain.breaks += _moved(records, chain.records)
     oldest = chain.records[0].entry if chain.records else None
     missing = head.number if oldest is None else oldest.number - 1
     removed_at_ms = head.committed_at_ms if oldest is None else oldest.previous_at_ms
@@ -243,82 +289,52 @@ def verify_chain(
     return chain
 
 
-class _Verification:
-    """Verifies one chain, from its head back to its oldest entry.
+def _walk_back(chain: Chain, records: Iterable[LedgerRecord], head: LedgerHead) -> None:
+    """Find the entry of each number that the one after it names, from the head to the oldest."""
+    by_number: dict[int, list[LedgerRecord]] = defaultdict(list)
+    for record in records:
+        by_number[record.entry.number].append(record)
+    for number in [number for number in by_number if number > head.number]:
+        chain.breaks += (_of_entry(Tampering.INSERTED, each) for each in by_number.pop(number))
+    newest, expected, after, is_certain = head.number, head.hash, None, True
+    for number in sorted(by_number, reverse=True):
+        found = by_number[number]
+        if number < newest:
+            chain.breaks.append(
+                _missing(chain.topic_partition, number + 1, newest, found[0], after)
+            )
+            expected = ""  # unknown
+        record = next((each for each in found if each.head.hash == expected), found[0])
+        is_changed = bool(expected) and record.head.hash != expected
+        if is_changed:
+            chain.breaks.append(_of_entry(Tampering.CHANGED, record, is_certain=is_certain))
+        chain.breaks += (
+            _of_entry(Tampering.INSERTED, each) for each in found if each is not record
+        )
+        chain.records.append(record)
+        if record.entry.gap == ENTRIES_LOST and not is_changed and expected:
+            chain.lost = number - 1
+            break  # somebody has looked at what is before it
+        # the link of a changed entry may have been changed, too
+        newest, expected, after = number - 1, record.entry.previous, record
+        is_certain = not is_changed
+    chain.records.reverse()
+
+
+def _moved(
+    records: Iterable[LedgerRecord], committed: Sequence[LedgerRecord]
+) -> Iterator[ChainBreak]:
+    """Yield the committed entries that are not in the order of the commits.
 
     Args:
-        chain: gets the findings.
-        head: of the newest entry.
+        records: in the order of the ledger.
     """
-
-    def __init__(self, chain: Chain, records: Sequence[LedgerRecord], head: LedgerHead) -> None:
-        self._chain = chain
-        self._head = head
-        self._records = records
-        self._committed: list[LedgerRecord] = []
-
-    def verify(self) -> None:
-        by_number: dict[int, list[LedgerRecord]] = defaultdict(list)
-        for record in self._records:
-            by_number[record.entry.number].append(record)
-        for number in [number for number in by_number if number > self._head.number]:
-            self._inserted(by_number.pop(number))
-        self._walk_back(by_number)
-        self._verify_order()
-        self._chain.records.extend(self._committed)
-
-    def _walk_back(self, by_number: Mapping[int, Sequence[LedgerRecord]]) -> None:
-        """Find the entry of each number that the one after it names."""
-        newest, expected = self._head.number, self._head.hash  # empty if unknown
-        after, is_certain = None, True
-        for number in sorted(by_number, reverse=True):
-            if number < newest:
-                tp = self._chain.topic_partition
-                self._add(_missing(tp, number + 1, newest, by_number[number][0], after))
-                expected = ""
-            ledger_records = by_number[number]
-            record = next(
-                (
-                    ledger_record
-                    for ledger_record in ledger_records
-                    if ledger_record.head.hash == expected
-                ),
-                ledger_records[0],
-            )
-            is_changed = bool(expected) and record.head.hash != expected
-            if is_changed:
-                self._add(_of_entry(Tampering.CHANGED, record, is_certain=is_certain))
-            self._inserted(
-                ledger_record for ledger_record in ledger_records if ledger_record is not record
-            )
-            self._committed.append(record)
-            if record.entry.gap == ENTRIES_LOST and not is_changed and expected:
-                self._chain.lost = number - 1
-                break  # somebody has looked at what is before it
-            # the link of a changed entry may have been changed, too
-            expected, after, newest, is_certain = (
-                record.entry.previous,
-                record,
-                number - 1,
-                not is_changed,
-            )
-        self._committed.reverse()
-
-    def _verify_order(self) -> None:
-        newest = 0
-        committed = {id(record) for record in self._committed}
-        for record in self._records:
-            if id(record) in committed:
-                if record.entry.number < newest:
-                    self._add(_of_entry(Tampering.MOVED, record))
-                newest = max(newest, record.entry.number)
-
-    def _inserted(self, records: Iterable[LedgerRecord]) -> None:
-        for record in records:
-            self._add(_of_entry(Tampering.INSERTED, record))
-
-    def _add(self, broken: ChainBreak) -> None:
-        self._chain.breaks.append(broken)
+    newest, ids = 0, set(map(id, committed))
+    for record in records:
+        if id(record) in ids:
+            if record.entry.number < newest:
+                yield _of_entry(Tampering.MOVED, record)
+            newest = max(newest, record.entry.number)
 
 
 def _of_entry(kind: Tampering, record: LedgerRecord, *, is_certain: bool = True) -> ChainBreak:

@@ -42,6 +42,10 @@ class LedgerRecord:
         """What the next entry links to."""
         return head_of(self.entry, self.value)
 
+    def follows(self, head: LedgerHead) -> bool:
+        """Whether it is the next entry of a chain that ends at a head."""
+        return (self.entry.number, self.entry.previous) == (head.number + 1, head.hash)
+
 
 def head_of(entry: LedgerEntry, value: bytes) -> LedgerHead:
     """Return what the entry after this one links to.

@@ -1,4 +1,4 @@
-"""The ledger as it grows: what the tasks of a run have committed so far.
+"""Reads the ledger at the destination: onward, back from its end, and as it grows.
 
 Reads a mirror's checkpoints, as its settings say where.
 """
@@ -6,10 +6,9 @@ Reads a mirror's checkpoints, as its settings say where.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from relay_pipelines.errors import (
     DataLossError,
@@ -42,16 +41,17 @@ Since = int | Mapping[TopicPartition, int] | None
 _LOG = logging.getLogger(__name__)
 _HOMES = homes(ledger_topic.TOPIC)
 _FETCH_BYTES = 1 << 20
-_OFFSETS_AT_ONCE = 4_096
 _OFFSETS_PER_ENTRY = 2  # of a transaction with one entry: the other one is its marker
 _MOST_OFFSETS = 8_192  # that are decoded together: a ledger of years must fit in little memory
 
+T = TypeVar("T")
 
-class LedgerFollower:
-    """Reads ledger entries as they are committed, from the ledger's end at the call of `start`.
+
+class LedgerReader:
+    """Reads the ledger entries of one mirror, those of a topic-partition in their order.
 
     Args:
-        client: of the destination, for the mirror whose entries to read.
+        client: of the destination, for the mirror.
         run_id: whose entries to read; None for all runs.
         with_replays: as of `key_prefixes`; an entry names its mirror or replay.
         only_own_must_be_entries: leave out what cannot be read under the names of others.
@@ -74,7 +74,7 @@ class LedgerFollower:
         """Whether `poll` has waited for the destination in vain since it last answered."""
 
     def start(self, *, patient: bool = True) -> dict[TopicPartition, int]:
-        """Begin at the ledger's end; return where that is.
+        """Begin at the ledger's end, for `follow` and `poll`; return where that is.
 
         Args:
             patient: as in `retry`.
@@ -90,14 +90,36 @@ class LedgerFollower:
         self._positions = self.client.retry(ask, patient=patient)
         return dict(self._positions)
 
-    def rewind(self, since_ms: int | None = None) -> None:
-        """Begin at the oldest entry that the topic still holds, or that was committed since."""
-        by_time = EARLIEST if since_ms is None else since_ms
-        starts = self.client.list_offsets(_HOMES, by_time, READ_COMMITTED)
-        ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
-        self._positions = {
-            home: start if start >= 0 else ends[home] for home, start in starts.items()
-        }
+    def forward(self, since: Since = None, *, settled: bool = False) -> Iterator[LedgerRecord]:
+        """Yield the entries since then, and perhaps older ones; `follow` goes on after them.
+
+        Args:
+            settled: as of `follow`.
+
+        Raises:
+            DataLossError: retention has deleted some before they were read.
+            RelayError: the destination is not reachable.
+        """
+        self._positions = self.client.retry(partial(self._starts, since))
+        yield from self.follow(settled=settled)
+
+    def follow(self, *, settled: bool = False, patient: bool = True) -> Iterator[LedgerRecord]:
+        """Yield the entries committed since, and keep few of them in memory.
+
+        Args:
+            settled: wait for the transactions that are open now; those of other mirrors hide
+                entries, too.
+            patient: as in `retry`.
+
+        Raises:
+            DataLossError: some are gone.
+            ShorterLedgerError: the ledger ends before what was read.
+            RelayError: the destination is not reachable.
+        """
+        ask = partial(self.client.retry, patient=patient)
+        if settled:
+            ask(partial(wait_for_open_transactions, self.client, list(self._positions)))
+        yield from self._onward(ask)
 
     def poll(self) -> list[LedgerEntry]:
         """Return the entries committed since; none while the destination does not answer soon.
@@ -105,10 +127,14 @@ class LedgerFollower:
         Entries that are gone before they were read are left out: it goes on with those that are
         there.
         """
-        records: list[LedgerRecord] = []
+        entries: list[LedgerEntry] = []
         try:
             with self.client.waiting_at_most(LEAST_SECONDS):
-                self._follow_what_is_there(records)
+                try:
+                    entries.extend(record.entry for record in self._onward(_once))
+                except (DataLossError, ShorterLedgerError):
+                    self._leave_out_lost()
+                    entries.extend(record.entry for record in self._onward(_once))
         except RetriableError as error:
             if error.waited_seconds and not self.is_silent:
                 _LOG.warning("%s: %s", self.client.mirror, error)
@@ -116,142 +142,71 @@ class LedgerFollower:
             self.client.close()
         else:
             self.is_silent = False
-        return [record.entry for record in records]
+        return entries
 
-    def finish(self, *, patient: bool = True) -> list[LedgerEntry]:
-        """Return the entries committed since, after the transactions that are open now have ended.
+    def back(
+        self, count: int, *, settled: bool = False
+    ) -> dict[TopicPartition, Iterator[list[LedgerRecord]]]:
+        """Return, for each partition of the ledger, its entries from the end on, piece by piece.
 
-        Args:
-            patient: as in `retry`.
-
-        Raises:
-            RelayError: the destination is not reachable.
-        """
-        return [record.entry for record in self.settled_records(patient=patient)]
-
-    def settled_records(self, *, patient: bool = True) -> list[LedgerRecord]:
-        """Return what `finish` returns, as it is in the ledger; in order per topic-partition."""
-        records: list[LedgerRecord] = []
-
-        def ask() -> None:
-            self._settle()
-            self.follow(records)
-
-        self.client.retry(ask, patient=patient)
-        return records
-
-    def settled(self) -> Iterator[LedgerRecord]:
-        """Yield what `settled_records` returns, and keep little of it in memory."""
-        self.client.retry(self._settle)
-        ask = partial(self.client.list_offsets, _HOMES, LATEST, READ_COMMITTED)
-        ends = self.client.retry(ask)
-        for home in _HOMES:
-            while (start := self._positions[home]) < ends[home]:
-                end = min(ends[home], start + _OFFSETS_AT_ONCE)
-                read = partial(self._read, OffsetRange(home, start, end))
-                yield from self.client.retry(read)
-                self._positions[home] = end
-
-    def records(
-        self,
-        since: Since = None,
-        *,
-        settled: bool = False,
-    ) -> list[LedgerRecord]:
-        """Return every entry that the topic still holds, oldest first, as it is in the ledger.
-
-        The entries of a topic-partition are in the order of their commits.
+        A piece has twice the offsets of the one that it precedes: there are few requests, also
+        where other mirrors have most entries.
 
         Args:
-            since: return all entries committed since, and perhaps older ones.
-            settled: wait for the transactions that are open now; those of other mirrors hide
-                entries, too.
+            count: for how many entries a partition's last piece is.
+            settled: as of `follow`.
 
         Raises:
-            RelayError: the destination is not reachable.
+            RelayError: the destination is not reachable; the pieces raise it, too.
         """
+
+        def ask() -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+            starts = self._starts(None)
+            if settled:
+                wait_for_open_transactions(self.client, starts)
+            return starts, self.client.list_offsets(starts, LATEST, READ_COMMITTED)
+
+        starts, ends = self.client.retry(ask)
+        size = _OFFSETS_PER_ENTRY * count
+        return {
+            home: self._pieces_back(OffsetRange(home, start, ends[home]), size)
+            for home, start in starts.items()
+        }
+
+    def _pieces_back(self, offset_range: OffsetRange, size: int) -> Iterator[list[LedgerRecord]]:
+        home, end = offset_range.topic_partition, offset_range.end
+        while end > offset_range.start:
+            start = max(offset_range.start, end - size)
+            yield self.client.retry(partial(self._read, OffsetRange(home, start, end)))
+            end, size = start, min(size * 2, max(size, _MOST_OFFSETS))
+
+    def _starts(self, since: Since) -> dict[TopicPartition, int]:
+        """Return where to begin; nowhere if nothing was ever mirrored to this destination."""
         if not self.client.has_topic(ledger_topic.TOPIC):
-            return []  # nothing was ever mirrored to this destination
+            return {}
         checkpoint.require_homes(self.client, ledger_topic.TOPIC)
-        if settled:
-            self._settle()
-        ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         by_time = since if isinstance(since, int) else EARLIEST
         starts = self.client.list_offsets(_HOMES, by_time, READ_COMMITTED)
         if isinstance(since, Mapping):
-            starts = {home: max(start, since.get(home, 0)) for home, start in starts.items()}
-        ranges = [
-            OffsetRange(home, starts[home] if starts[home] >= 0 else ends[home], ends[home])
-            for home in _HOMES
-        ]
-        return _by_time(record for offsets in ranges for record in self._read(offsets))
-
-    def newest(self, count: int, topic: str | None = None) -> list[LedgerRecord]:
-        """Return the newest entries, oldest first; reads each partition from its end backwards.
-
-        Args:
-            topic: only of this source topic.
-
-        Raises:
-            RelayError: the destination is not reachable.
-        """
-        if not self.client.has_topic(ledger_topic.TOPIC):
-            return []
-        checkpoint.require_homes(self.client, ledger_topic.TOPIC)
+            return {home: max(start, since.get(home, 0)) for home, start in starts.items()}
         ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
-        starts = self.client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
-        found = [
-            record
-            for home in _HOMES
-            for record in self._newest(OffsetRange(home, starts[home], ends[home]), count, topic)
-        ]
-        return _by_time(found)[-count:]
+        return {home: start if start >= 0 else ends[home] for home, start in starts.items()}
 
-    def _newest(
-        self, offset_range: OffsetRange, count: int, topic: str | None
-    ) -> list[LedgerRecord]:
-        """Return at least the newest entries of one partition, if it has so many."""
-        found: list[LedgerRecord] = []
-        end, size = offset_range.end, _OFFSETS_PER_ENTRY * count
-        while end > offset_range.start and len(found) < count:
-            start = max(offset_range.start, end - size)
-            read = self._read(replace(offset_range, start=start, end=end))
-            wanted = [
-                record
-                for record in read
-                if topic in {None, record.entry.source.topic_partition.topic}
-            ]
-            found[:0] = wanted[-count:]
-            # few requests, also where other mirrors have most entries
-            end, size = start, min(size * 2, max(size, _MOST_OFFSETS))
-        return found
+    def _onward(self, ask: Callable[[Callable[[], Any]], Any]) -> Iterator[LedgerRecord]:
+        ends: dict[TopicPartition, int] = ask(self._ends)
+        for home, end in ends.items():
+            while (start := self._positions[home]) < end:
+                piece = OffsetRange(home, start, min(end, start + _MOST_OFFSETS))
+                records: list[LedgerRecord] = ask(partial(self._read, piece))
+                self._positions[home] = piece.end
+                yield from records
 
-    def close(self) -> None:
-        """Leave the connections to the next client."""
-        self.client.end()
-
-    def follow(self, records: list[LedgerRecord]) -> None:
-        """Add the entries committed since; the next call adds those that a failure leaves out.
-
-        Raises:
-            DataLossError: some are gone.
-            ShorterLedgerError: the ledger ends before what was read.
-            RelayError: the destination is not reachable.
-        """
-        ends = self.client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
-        for home in _HOMES:
-            if ends[home] < self._positions[home]:
-                raise _shortened(home, self._positions[home], ends[home])
-            if ends[home] > self._positions[home]:
-                records += self._read(OffsetRange(home, self._positions[home], ends[home]))
-                self._positions[home] = ends[home]
-
-    def _follow_what_is_there(self, records: list[LedgerRecord]) -> None:
-        try:
-            self.follow(records)
-        except (DataLossError, ShorterLedgerError):
-            self._leave_out_lost()
-            self.follow(records)
+    def _ends(self) -> dict[TopicPartition, int]:
+        ends = self.client.list_offsets(self._positions, LATEST, READ_COMMITTED)
+        for home, position in self._positions.items():
+            if ends[home] < position:
+                raise _shortened(home, position, ends[home])
+        return ends
 
     def _leave_out_lost(self) -> None:
         starts = self.client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
@@ -259,9 +214,6 @@ class LedgerFollower:
         for home, position in self._positions.items():
             # never back to what was counted, if a broker has only lost the end
             self._positions[home] = min(max(position, starts[home]), ends[home])
-
-    def _settle(self) -> None:
-        wait_for_open_transactions(self.client, _HOMES)
 
     def _read(self, offset_range: OffsetRange) -> list[LedgerRecord]:
         return [
@@ -272,6 +224,10 @@ class LedgerFollower:
             for record in ledger_records
             if self._run_id in {None, record.entry.run_id}
         ]
+
+
+def _once(ask: Callable[[], T]) -> T:
+    return ask()
 
 
 class ShorterLedgerError(DestinationError):
@@ -291,7 +247,7 @@ def _shortened(home: TopicPartition, position: int, end: int) -> ShorterLedgerEr
     )
 
 
-def _by_time(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
+def by_time(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
     """Sort entries by time, but keep the order of a topic-partition where clocks differ."""
     newest: dict[tuple[str, TopicPartition], int] = {}
 
@@ -303,7 +259,7 @@ def _by_time(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
     return sorted(records, key=committed_at_ms)
 
 
-def read_newest(sides: Sides, count: int, topic: str | None = None) -> list[LedgerRecord]:
+def read_newest(client: ClusterClient, count: int, topic: str | None = None) -> list[LedgerRecord]:
     """Return a mirror's newest entries and those of its replays, oldest first; with retries.
 
     Args:
@@ -312,29 +268,22 @@ def read_newest(sides: Sides, count: int, topic: str | None = None) -> list[Ledg
     Raises:
         RelayError: the destination is not reachable.
     """
-    with sides.destination("ledger") as client:
-        ask = partial(LedgerFollower(client, with_replays=True).newest, count, topic)
-        # retention may delete the oldest entries before they are read
-        return client.retry(ask, also=(DataLossError,))
 
+    def ask() -> list[LedgerRecord]:
+        found: list[LedgerRecord] = []
+        for pieces in LedgerReader(client, with_replays=True).back(count).values():
+            newest: list[LedgerRecord] = []
+            for piece in pieces:
+                newest[:0] = [
+                    record
+                    for record in piece
+                    if topic in {None, record.entry.source.topic_partition.topic}
+                ]
+                if len(newest) >= count:
+                    break
+            found += newest[-count:]
+        return by_time(found)[-count:]
 
-def read_ledger(
-    client: ClusterClient,
-    since: Since = None,
-    *,
-    settled: bool = False,
-    with_replays: bool = False,
-    only_own_must_be_entries: bool = False,
-) -> list[LedgerRecord]:
-    """Return every entry that the topic still holds, as `LedgerFollower.records`; with retries.
-
-    Raises:
-        RelayError: the destination is not reachable.
-    """
-    follower = LedgerFollower(
-        client, with_replays=with_replays, only_own_must_be_entries=only_own_must_be_entries
-    )
-    ask = partial(follower.records, since, settled=settled)
     # retention may delete the oldest entries before they are read
     return client.retry(ask, also=(DataLossError,))
 

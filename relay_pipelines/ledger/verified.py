@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,7 +23,7 @@ from relay_pipelines.ledger.chain import (
 )
 from relay_pipelines.ledger.checkpoint import family_of
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.ledger.state_table import StateTable, read_any_state
 from relay_pipelines.model import (
     Checkpoint,
@@ -31,6 +31,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
 
 
@@ -79,7 +80,7 @@ class VerifiedLedger:
         return [broken for chain in self.chains.values() for broken in chain.breaks]
 
 
-def read_verified_ledger(sides: Sides, copies: Iterable[TopicPartition] = ()) -> VerifiedLedger:
+def read_verified_ledger(sides: Sides, copies: Collection[TopicPartition] = ()) -> VerifiedLedger:
     """Read every entry that the ledger still holds, and verify the chains.
 
     Args:
@@ -90,33 +91,21 @@ def read_verified_ledger(sides: Sides, copies: Iterable[TopicPartition] = ()) ->
         RelayError: the destination does not answer, or refuses.
     """
     with sides.destination("ledger") as client:
-        ask = partial(ledger_kept_since_ms, client)
-        kept = client.retry(ask)
-        cluster_id = client.cluster_id
         look = partial(read_before_ledger, client, sides.name, copies, settled=True)
         before = client.retry(look)
-        records: list[LedgerRecord] = []
-        # without the topic, the checkpoints still know how many entries there were
-        follower = LedgerFollower(client, with_replays=True)
-        if kept:
-            client.retry(follower.rewind)
-            records = follower.settled_records()
-        state = client.retry(partial(read_any_state, client, settled=True))
-        snapshot = state.of(sides.name)
-        found = snapshot.checkpoints
-        records += up_to_heads(follower.settled_records() if kept else (), state)
+        ledger = LedgerUpToHeads(sides.name, client)
+        records = list(ledger.records())
+        cluster_id = client.cluster_id
     own = [record for record in records if record.entry.mirror == sides.name]
     others = [record for record in records if record.entry.mirror != sides.name]
+    snapshot = ledger.state.of(sides.name)
+    found = snapshot.checkpoints
     sources = found.keys() | {record.entry.source.topic_partition for record in own}
-    kept_since_ms = {
-        tp: kept.get(checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(sides.name, tp)), 0)
-        for tp in sources
-    }
     own_heads = {tp: known.ledger_head for tp, known in found.items()}
-    chains = verify_chains(own, own_heads, kept_since_ms)
+    chains = verify_chains(own, own_heads, {tp: ledger.kept_since_ms(tp) for tp in sources})
     for tp, source_checkpoint in found.items():
         chains[tp].breaks += not_of_checkpoint(chains[tp], source_checkpoint)
-    replays = vouched_records(others, state)
+    replays = vouched_records(others, ledger.state)
     for broken in not_vouched(others, replays):
         tp = broken.topic_partition
         chains.setdefault(tp, Chain(tp)).breaks.append(broken)
@@ -130,13 +119,50 @@ def read_verified_ledger(sides: Sides, copies: Iterable[TopicPartition] = ()) ->
     return VerifiedLedger(
         *(sides.name, cluster_id, chains, found, before, entries),
         # a node that the mirror of a replay must not read, the replay must not read either
-        *(snapshot.created, state.of(family_of(sides.name)).quarantined or snapshot.quarantined),
+        *(
+            snapshot.created,
+            ledger.state.of(family_of(sides.name)).quarantined or snapshot.quarantined,
+        ),
     )
 
 
-def up_to_heads(records: Iterable[LedgerRecord], heads: StateTable) -> Iterator[LedgerRecord]:
-    """Yield the entries that were committed before the checkpoints were read."""
-    for record in records:
-        head = heads.head(record.entry.mirror, record.entry.source.topic_partition)
-        if head is not None and record.entry.number <= head.number:
-            yield record
+class LedgerUpToHeads:
+    """Every entry of a mirror and its replays, up to the heads of their chains.
+
+    The heads are read after the entries, also while the mirror copies: what was read by then, and
+    no head leads to, was never committed with a checkpoint.
+
+    Args:
+        client: of the destination.
+    """
+
+    state: StateTable
+    """Once all records are read: what the topic of checkpoints held then."""
+
+    def __init__(self, name: str, client: ClusterClient) -> None:
+        self._name = name
+        self._client = client
+        self._kept: Mapping[TopicPartition, int] = {}
+
+    def records(self) -> Iterator[LedgerRecord]:
+        """Yield them; of a chain without a head, those that were read before.
+
+        Raises:
+            TamperedError: a record is no entry.
+            RelayError: the destination does not answer, or refuses.
+        """
+        client = self._client
+        self._kept = client.retry(partial(ledger_kept_since_ms, client))
+        reader = LedgerReader(client, with_replays=True)
+        # without the topic, the checkpoints still know how many entries there were
+        yield from reader.forward(settled=True)
+        self.state = client.retry(partial(read_any_state, client, settled=True))
+        for record in reader.follow(settled=True):
+            head = self.state.head(record.entry.mirror, record.entry.source.topic_partition)
+            if head is not None and record.entry.number <= head.number:
+                yield record
+
+    def kept_since_ms(self, tp: TopicPartition) -> int:
+        """Return since when retention can have removed no entry of a source topic-partition."""
+        key = checkpoint.key_of(self._name, tp)
+        return self._kept.get(checkpoint.home(ledger_topic.TOPIC, key), 0)

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.metrics.catalog import METRICS, PREFIX, By
 from relay_pipelines.metrics.run_metrics import COMMITTED, CommittedCounters
 from relay_pipelines.model import TopicPartition
@@ -178,13 +178,13 @@ class _Watch:
     _state: State = field(default=State.UNKNOWN, init=False)
     _ended_ms: int = field(default=0, init=False)
     _looker: Looker = field(init=False)
-    _ledger: LedgerFollower = field(init=False)
+    _ledger: LedgerReader = field(init=False)
     _follows: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._looker = Looker(self.name, self.mirror, self.clock)
         sides = Sides(self.name, self.mirror, self.clock)
-        self._ledger = LedgerFollower(sides.destination("ledger"))
+        self._ledger = LedgerReader(sides.destination("ledger"))
 
     def look(self) -> None:
         """Look at the clusters; if one is away, nothing else is known."""

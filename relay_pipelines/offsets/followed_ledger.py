@@ -9,15 +9,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.errors import DataLossError, RelayError
+from relay_pipelines.errors import DataLossError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import LedgerFollower, ShorterLedgerError, read_checkpoints
+from relay_pipelines.ledger.reader import LedgerReader, ShorterLedgerError, read_checkpoints
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import CHAIN_START, Checkpoint, LedgerHead, TopicPartition
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    ClusterClient,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
@@ -38,16 +43,16 @@ class FollowedLedger:
     mirror: Mirror
     clock: Clock
     belongs: Callable[[str], bool]
-    _follower: LedgerFollower | None = field(default=None, init=False)
+    _reader: LedgerReader | None = field(default=None, init=False)
     _partitions: dict[TopicPartition, CopiedPartition] = field(default_factory=dict, init=False)
     _new: list[LedgerRecord] = field(default_factory=list, init=False)
     _waits: int = field(default=0, init=False)
 
     def close(self) -> None:
         """Leave the connections to the next client, and forget what was read."""
-        if self._follower is not None:
-            self._follower.close()
-        self._follower = None
+        if self._reader is not None:
+            self._reader.client.end()
+        self._reader = None
 
     def topics(self) -> set[str]:
         """Return the source topics that were copied, by the checkpoints that are known."""
@@ -60,13 +65,14 @@ class FollowedLedger:
             TamperedError: a record of the ledger is no entry.
             RelayError: the destination does not answer.
         """
-        if self._follower is None or self._waits > _MOST_WAITS:
+        if self._reader is None or self._waits > _MOST_WAITS:
             self._read_all()
             return
         # the checkpoints first: the entries of their heads were committed with them
         snapshot = read_checkpoints(Sides(self.name, self.mirror, self.clock), patient=False)
         try:
-            self._follower.follow(self._new)
+            for record in self._reader.follow(patient=False):
+                self._new.append(record)
         except (DataLossError, ShorterLedgerError):
             # of what was read, nobody knows what is still there
             self._read_all()
@@ -124,17 +130,13 @@ class FollowedLedger:
     def _read_all(self) -> None:
         self.close()
         sides = Sides(self.name, self.mirror, self.clock)
-        follower = LedgerFollower(sides.destination("ledger"))
-        try:
-            if not follower.client.has_topic(ledger_topic.TOPIC):
-                follower.close()  # nothing was ever mirrored to this destination
-                return
+        with sides.destination("ledger") as client:
+            if not client.has_topic(ledger_topic.TOPIC):
+                return  # nothing was ever mirrored to this destination
+            reader = LedgerReader(client)
             # before the ledger is read, so that nothing lies between
-            follower.start(patient=False)
+            reader.start(patient=False)
             ledger = read_verified_ledger(sides)
-        except RelayError:
-            follower.client.close()
-            raise
         self._new.clear()
         self._partitions.clear()
         self._waits = 0
@@ -143,7 +145,7 @@ class FollowedLedger:
                 chain = ledger.chains[tp]
                 chain.records[:] = map(_without_value, chain.records)
                 self._partitions[tp] = CopiedPartition(checkpoint, chain)
-        self._follower = follower
+        self._reader = reader  # its client connects again
 
     def _head(self, tp: TopicPartition) -> LedgerHead:
         known = self._partitions.get(tp)
@@ -159,7 +161,7 @@ class FollowedLedger:
         """Add the entries up to the head of a checkpoint, if they can all be seen."""
         head, added = self._head(tp), []
         for record in records:
-            if (record.entry.number, record.entry.previous) == (head.number + 1, head.hash):
+            if record.follows(head):
                 head = record.head
                 added.append(_without_value(record))
             if head == checkpoint.ledger_head:

@@ -21,7 +21,7 @@ from relay_pipelines.ledger.chain import Chain, Tampering, verify_chain
 from relay_pipelines.ledger.checkpoint import REPLAY, family_of, home, key_of
 from relay_pipelines.ledger.fencing import fence
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, TOPIC, LedgerRecord
-from relay_pipelines.ledger.reader import read_ledger
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
 from relay_pipelines.model import (
     Checkpoint,
@@ -108,7 +108,7 @@ def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
     """
     with Sides(name, mirror, clock).destination("restore") as client:
         kept = client.retry(partial(ledger_kept_since_ms, client))
-        records = read_ledger(client, settled=True, with_replays=True)
+        records = list(LedgerReader(client, with_replays=True).forward(settled=True))
         state = client.retry(partial(read_any_state, client, settled=True))
         hidden = [
             each for each in state.every_mirror().unreadable if family_of(each.mirror) == name

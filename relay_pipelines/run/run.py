@@ -17,7 +17,7 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
     error_class,
 )
-from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
 from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.prepare import owners, topic_configs, topics
@@ -98,11 +98,12 @@ def run(
     result.errors += [*plan.data_losses, *topics.unseen(plan.snapshot)]
     clock = plan.snapshot.sides.clock
     started = clock.monotonic()
-    follower = LedgerFollower(plan.snapshot.destination_client("ledger"), result.run_id)
+    client = plan.snapshot.destination_client("ledger")
+    ledger = LedgerReader(client, result.run_id)
     for observer in observers:
         observer.begin(plan)
     try:
-        _Run(plan.snapshot.sides, follower, result, observers, stop, sources or Sources()).copy(
+        _Run(plan.snapshot.sides, ledger, result, observers, stop, sources or Sources()).copy(
             plan, session, scope
         )
     except RelayError as error:
@@ -110,7 +111,7 @@ def run(
     except KeyboardInterrupt:
         result.interrupted = True
     finally:
-        follower.close()
+        client.end()
     result.seconds = clock.monotonic() - started
     for observer in observers:
         observer.end(result)
@@ -123,14 +124,14 @@ class _Run:
     def __init__(
         self,
         sides: Sides,
-        follower: LedgerFollower,
+        ledger: LedgerReader,
         result: RunResult,
         observers: Sequence[Observer],
         stop: Callable[[], bool],
         sources: Sources,
     ) -> None:
         self._sides = sides
-        self._follower = follower
+        self._ledger = ledger
         self._result = result
         self._observers = observers
         self._stop = stop
@@ -151,7 +152,7 @@ class _Run:
             ranges = self._prepare(plan, planned, scope)
             if not ranges:
                 return
-            self._result.ledger_ends = self._follower.start()
+            self._result.ledger_ends = self._ledger.start()
             from relay_pipelines.run.spark_jobs import SparkJobs  # Arrow is slow to import
             from relay_pipelines.spark.session import application
 
@@ -169,7 +170,8 @@ class _Run:
         if self._is_destination_silent():
             return
         patient = not self._result.interrupted
-        self._count(self._follower.finish(patient=patient))
+        newest = self._ledger.follow(settled=True, patient=patient)
+        self._count([record.entry for record in newest])
         hidden = _wait_until_visible(plan.snapshot, ranges, patient=patient)
         self._result.errors += hidden
         self._quarantine_diverged_nodes(plan.snapshot)
@@ -234,13 +236,13 @@ class _Run:
         result, began = self._result, self._sides.clock.monotonic()
         try:
             while not jobs.ended(_POLL_SECONDS) and not result.interrupted:
-                entries = self._follower.poll()
+                entries = self._ledger.poll()
                 self._count(entries)
                 jobs.give_up(has_committed=bool(entries))
                 result.interrupted = self._stop()
         except KeyboardInterrupt:
             result.interrupted = True
-            self._follower.close()  # drops an answer that may be on its way; it reconnects
+            self._ledger.client.end()  # drops an answer that may be on its way; it reconnects
         if result.interrupted:
             jobs.cancel()
         result.outcomes = jobs.outcomes
@@ -254,8 +256,8 @@ class _Run:
         kinds = [error_class(outcome.error_kind) for outcome in outcomes]
         if not any(issubclass(kind, DestinationError) for kind in kinds):
             return False
-        self._count(self._follower.poll())
-        return self._follower.is_silent and not any(outcome.diverged for outcome in outcomes)
+        self._count(self._ledger.poll())
+        return self._ledger.is_silent and not any(outcome.diverged for outcome in outcomes)
 
     def _count(self, entries: Sequence[LedgerEntry]) -> None:
         tally(self._result.topics, entries)

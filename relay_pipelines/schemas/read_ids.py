@@ -11,17 +11,13 @@ from functools import partial
 from typing import NamedTuple
 
 from relay_pipelines.errors import CorruptBatchError, DataLossError, RelayError
-from relay_pipelines.ledger import ledger_topic
-from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.schemas.ids import named_by
 from relay_pipelines.schemas.request import SchemasRequest
-from relay_pipelines.settings import Mirror
-from relay_pipelines.sides import Sides
 
 _FETCH_BYTES = 1 << 20
 _CHUNKS = 20
@@ -119,30 +115,24 @@ _ByTopic = Mapping[str, Sequence[_Copies]]
 """By source topic."""
 
 
-def read_ids(
-    client: ClusterClient, name: str, mirror: Mirror, request: SchemasRequest, clock: Clock
-) -> Iterator[TopicIds]:
+def read_ids(client: ClusterClient, request: SchemasRequest) -> Iterator[TopicIds]:
     """Yield what the copied records of each topic name, sorted by topic.
 
     What it keeps of the ledger is 24 bytes an entry, and of the records one fetched answer.
 
     Args:
-        client: of the destination.
+        client: of the destination, for the mirror.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    with closing(LedgerFollower(Sides(name, mirror, clock).destination("ledger"))) as follower:
 
-        def ask() -> _ByTopic:
-            if not follower.client.has_topic(ledger_topic.TOPIC):
-                return {}  # nothing was ever mirrored to this destination
-            follower.rewind(request.since_ms)
-            return _copies((record.entry for record in follower.settled()), request)
+    def ask() -> _ByTopic:
+        records = LedgerReader(client).forward(request.since_ms, settled=True)
+        return _copies((record.entry for record in records), request)
 
-        # retention may delete the oldest entries before they are read
-        copies = follower.client.retry(ask, also=(DataLossError,))
-    yield from _ids_of(client, copies, request)
+    # retention may delete the oldest entries before they are read
+    yield from _ids_of(client, client.retry(ask, also=(DataLossError,)), request)
 
 
 def ids_of(

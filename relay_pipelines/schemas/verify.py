@@ -61,9 +61,7 @@ def verify(
         destination,
         destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client,
     ):
-        yield from verdicts(
-            read_ids(client, name, mirror, request, clock), Comparison(source, destination)
-        )
+        yield from verdicts(read_ids(client, request), Comparison(source, destination))
 
 
 def verdicts(found: Iterable[TopicIds], comparison: Comparison) -> Iterator[TopicVerdict]:

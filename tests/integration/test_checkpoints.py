@@ -19,7 +19,7 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic, state_table
 from relay_pipelines.ledger.checkpoint import StateRecord
 from relay_pipelines.ledger.last_checkpoint import read_current
-from relay_pipelines.ledger.reader import LedgerFollower
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, OffsetRange, Status, TopicPartition
@@ -346,9 +346,9 @@ def test_a_follower_of_a_ledger_that_has_lost_entries(to_own: Mirror) -> None:
     )
     mirror.try_copy(0, 2)
     settled_end(there, home)
-    entries = LedgerFollower(destination_client(mirror.name, there, mirror.options, SystemClock()))
+    entries = LedgerReader(destination_client(mirror.name, there, mirror.options))
     known = FollowedLedger(mirror.name, settings, SystemClock(), lambda _: True)
-    with closing(entries), closing(known), ClusterClient(there, DestinationError) as client:
+    with closing(entries.client), closing(known), ClusterClient(there, DestinationError) as client:
 
         def is_copied_up_to(end: int) -> bool:
             client.retry(known.read)

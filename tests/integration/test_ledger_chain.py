@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,14 @@ from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.dataframe.window_chunks import window_entries
+from relay_pipelines.errors import TamperedError
+from relay_pipelines.expectations.request import ExpectationsRequest
+from relay_pipelines.expectations.selected import windows
 from relay_pipelines.ledger import checkpoint, ledger_topic, reader, statement
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, Status
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror as MirrorSettings
 from relay_pipelines.sides import Sides
@@ -28,6 +35,7 @@ from tests.copying import KEPT, Clusters, Mirror, forget_homes, numbered
 from tests.support import commands
 from tests.support.findings import differences, notes
 from tests.support.independent import CREATE_TIME, Record, create, delete, settled_end, write
+from tests.support.ledgers import ledger_records
 
 CLOCK = SystemClock()
 
@@ -73,11 +81,14 @@ def entries(mirror: Mirror) -> list[Record]:
     return [Record(one.key, one.value, (), now) for one in mirror._own(ledger_topic.TOPIC)]
 
 
-def forge(mirror: Mirror, name: str, source: OffsetRange, copies: OffsetRange) -> None:
+def forge(
+    mirror: Mirror, name: str, source: OffsetRange, copies: OffsetRange, window: str = ""
+) -> None:
     """Write the first entry of a chain to the ledger alone, as whoever may write there can."""
     digest, generation = f"{0:08x}", 7 if name == mirror.name else 0
     entry = LedgerEntry(
-        *(name, source, copies, len(copies), 1, 1, 0, {}, digest, 7, "n", "", "r", CLOCK.now_ms()),
+        *(name, source, copies, len(copies), 1, 1, 0, {}, digest, 7, "n", window, "r"),
+        CLOCK.now_ms(),
         number=1,
         previous="start",
         generation=generation,
@@ -113,6 +124,44 @@ def test_an_entry_alone_hides_no_foreign_records(mirror: Mirror, writer: str) ->
     lines = differences(audit.partitions[mirror.at])
     assert lines[0].startswith(f"ledger entry 1{of}: never committed with a checkpoint (")
     assert what in lines
+
+
+@pytest.mark.parametrize("asked", [{"window": "a-window"}, {"last": "1h"}, "frame"])
+def test_what_was_never_committed_is_not_validated_or_read(
+    mirror: Mirror, asked: dict[str, str] | str
+) -> None:
+    """A chunk that somebody has added to a window is refused, and not taken for a copy."""
+    expecting = commands.mirror(
+        mirror.source, mirror.destination, mirror.topic, expectations=["keys_not_null"]
+    )
+    settings = MirrorSettings.model_validate(expecting)
+
+    def entries() -> Sequence[LedgerEntry]:
+        if isinstance(asked, str):
+            return window_entries(mirror.name, settings, [mirror.topic], ["a-window"])
+        (window,) = windows(mirror.name, settings, ExpectationsRequest(**asked), CLOCK)
+        return window.entries
+
+    assert [entry.number for entry in entries()] == [1, 2, 3, 4]
+    copies = OffsetRange(mirror.at, 200, 205)
+    forge(mirror, mirror.name, OffsetRange(mirror.at, 100, 105), copies, "a-window")
+    with pytest.raises(TamperedError, match="ledger entry 1: never committed with a checkpoint"):
+        entries()
+
+
+def test_a_window_of_a_clock_that_is_far_behind(sides: Clusters, topic_name: str) -> None:
+    """Its entries seem to be older than its plan; all of them are found, and no others."""
+    planned = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=661)
+    key = f"{planned.isoformat(timespec='seconds')}-main"
+    mirror = Mirror(*sides, topic_name)
+    mirror.write(numbered(100))
+    for start, window in (0, "before"), (25, key), (50, key):
+        (outcome,) = copy_ranges(
+            replace(mirror.job, window=window), [mirror.range(start, start + 25)]
+        )
+        assert outcome.status is Status.DONE
+    found = window_entries(mirror.name, settings_of(mirror), [mirror.topic], [key])
+    assert [entry.source.start for entry in found] == [25, 50]
 
 
 def test_a_ledger_that_was_deleted(
@@ -175,16 +224,16 @@ def test_the_newest_entries_are_read_from_the_end(
     """They are the last ones, each once, also among others', and where a look cuts a batch."""
     key = checkpoint.key_of(mirror.name, mirror.at)
     home = checkpoint.home(ledger_topic.TOPIC, key)
-    at = Sides(mirror.name, settings_of(mirror), CLOCK)
-    with at.destination() as client:
-        newest = Record(key, reader.read_ledger(client)[-1].value)
-        write(mirror.destination, home, [newest, *[Record(b"other/topic/0", b"{}")] * 30])
-        every = reader.read_ledger(client)
+    at = mirror.destination, mirror.name
+    newest = Record(key, ledger_records(*at)[-1].value)
+    write(mirror.destination, home, [newest, *[Record(b"other/topic/0", b"{}")] * 30])
+    every = ledger_records(*at)
     assert len(every) == 5
+    client = destination_client(mirror.name, mirror.destination, mirror.options)
     for count in (1, 3, 4, 50):
-        assert reader.read_newest(at, count) == every[-count:]
-        assert reader.read_newest(at, count, mirror.topic) == every[-count:]
-        assert reader.read_newest(at, count, "another") == []
+        assert reader.read_newest(client, count) == every[-count:]
+        assert reader.read_newest(client, count, mirror.topic) == every[-count:]
+        assert reader.read_newest(client, count, "another") == []
 
     read: list[int] = []
 
@@ -196,7 +245,8 @@ def test_the_newest_entries_are_read_from_the_end(
     original = reader.read_records
     monkeypatch.setattr(reader, "read_records", counted)
     write(mirror.destination, home, *([Record(key, every[-1].value)] * 100 for _ in range(3)))
-    assert len(reader.read_newest(at, 20)) == 20
+    with client:
+        assert len(reader.read_newest(client, 20)) == 20
     assert read == [40], "two offsets for each entry wanted"
 
 

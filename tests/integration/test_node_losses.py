@@ -15,7 +15,6 @@ from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RetentionPassedError, SourceError, TopicRecreatedError
 from relay_pipelines.ledger import reader
-from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, Outcome, Status, TopicPartition
 from relay_pipelines.prepare import owners
@@ -33,6 +32,7 @@ from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of, wr
 from tests.support import commands
 from tests.support.findings import compared, differences, notes, unreadable
 from tests.support.independent import create, delete, delete_before, write
+from tests.support.ledgers import ledger_entries
 from tests.support.planned_copy import copy_planned, no_spark, prepared
 
 CLOCK = SystemClock()
@@ -82,10 +82,7 @@ class Pair:
         write_transaction(getattr(self, node), at, numbered(1, first=999), commit=False)
 
     def entries(self, partition: int) -> list[LedgerEntry]:
-        mirror = Mirror.model_validate(self.settings())
-        with Sides(self.name, mirror, CLOCK).destination() as client:
-            found = read_ledger(client, settled=True)
-        entries = (record.entry for record in found)
+        entries = ledger_entries(self.destination, self.name)
         return [each for each in entries if each.source.topic_partition.partition == partition]
 
     def quarantine(self, **reasons: str) -> None:

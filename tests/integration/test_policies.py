@@ -20,7 +20,6 @@ from relay_pipelines.errors import PolicySupersededError
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.checkpoint import TOPIC, home, to_record
-from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.model import Checkpoint, Cluster, CopyJob, TopicPartition, policy_id
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
@@ -37,6 +36,7 @@ from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.support import commands
 from tests.support.findings import compared
 from tests.support.independent import CREATE_TIME, Record, create, delete_before, until, write
+from tests.support.ledgers import ledger_entries
 
 CLOCK = SystemClock()
 
@@ -136,12 +136,10 @@ class Deployment:
 
     def policies(self, at: TopicPartition) -> list[str]:
         """Return the policies of the ledger entries, each once in a row."""
-        with Sides(self.name, self.mirror(), CLOCK).destination() as client:
-            found = read_ledger(client, settled=True)
         ids = [
-            policy_id(each.entry.policy)
-            for each in found
-            if each.entry.source.topic_partition == at
+            policy_id(each.policy)
+            for each in ledger_entries(self.destination, self.name)
+            if each.source.topic_partition == at
         ]
         return [each for number, each in enumerate(ids) if ids[number - 1 : number] != [each]]
 
@@ -359,6 +357,4 @@ def test_a_restored_checkpoint_remembers(deployments: Two) -> None:
 
 
 def ledger_of(deployment: Deployment) -> list[Any]:
-    with Sides(deployment.name, deployment.mirror(), CLOCK).destination() as client:
-        found = read_ledger(client, settled=True)
-    return [each.entry for each in found]
+    return ledger_entries(deployment.destination, deployment.name)

@@ -18,7 +18,6 @@ from relay_pipelines.cli.entry import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.expectations.topic_window import from_ledger
 from relay_pipelines.expectations.validation import Result, validate
-from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import CopyJob, TopicPartition
 from relay_pipelines.prepare import prepared_snapshot, topics
@@ -31,6 +30,7 @@ from tests.orchestration.in_process_environment import InProcessEnvironment, sha
 from tests.support import commands, independent
 from tests.support.acls import CLUSTER, GROUP, ID, acl, grant
 from tests.support.exporter import exporting
+from tests.support.ledgers import ledger_entries
 
 CLOCK = SystemClock()
 GROUPS = "__consumer_offsets"
@@ -128,9 +128,8 @@ class Looker(InProcessEnvironment):
     def expect(self) -> list[Result]:
         """Run the expectations of what was copied."""
         wanted = settings.load(self.config).mirror(self.name)
-        with Sides(self.name, wanted, CLOCK).destination() as client:
-            found = read_ledger(client, settled=True)
-        (window,) = from_ledger("all", [each.entry for each in found], lambda _entry: True)
+        found = ledger_entries(wanted.destination_cluster, self.name)
+        (window,) = from_ledger("all", found, lambda _entry: True)
         spark = self.resources[spark_key()]
         return validate(lambda: spark.spark_session, self.config, self.name, wanted, window)
 

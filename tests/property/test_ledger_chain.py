@@ -72,7 +72,10 @@ def verify_chain(
     for record in records:
         links.add(record)
     is_whole = bool(records) and not chain.breaks and not chain.lost
-    assert is_whole == (head is not None and links.reach(head, kept_since_ms))
+    end = records[-1].entry.source.end if records else 0
+    committed_last = replace(Checkpoint.initial("m", AT, TO, end), ledger_head=head or CHAIN_START)
+    assert is_whole == (head is not None and links.reach(committed_last, kept_since_ms))
+    assert not links.reach(replace(committed_last, next_offset=end + 1), kept_since_ms)
     if is_whole:
         assert (links.oldest_number - 1, len(chain.records)) == (chain.expired, len(records))
     return chain

@@ -10,7 +10,6 @@ from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger import checkpoint, reader
 from relay_pipelines.ledger.chain import Chain
-from relay_pipelines.ledger.reader import read_ledger
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.hops import hops_to
@@ -21,6 +20,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands
 from tests.support.independent import Record, create, delete, write
+from tests.support.ledgers import ledger_entries
 from tests.support.planned_copy import CLOCK, copy_planned, prepared
 
 
@@ -92,9 +92,7 @@ class Copied:
 
     def ledger(self) -> list[LedgerEntry]:
         """Return all ledger entries in the order of their commits."""
-        with Sides(self.name, self.mirror(), CLOCK).destination() as client:
-            found = read_ledger(client, settled=True)
-        return [record.entry for record in found]
+        return ledger_entries(self.destination, self.name)
 
     def chain(self) -> Chain:
         """Return what verification finds in the chain of the ledger."""
