@@ -182,7 +182,7 @@ class TestWhatIsForeign:
         with patch.object(against_statement, "count_ranges", after_a_commit):
             assert differences(world.audit()) == []
 
-    @pytest.mark.parametrize("step", ["_read", "read_heads"])
+    @pytest.mark.parametrize("step", ["_read", "read_any_state"])
     def test_a_replay_commits_while_a_window_is_counted(self, world: World, step: str) -> None:
         """One chunk after each look at the ledger; the record of nobody is found all the same."""
         reading, ends = getattr(window_recount, step), iter((5, 10))
