@@ -119,7 +119,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
     rows = []
     for count in _TOPICS:
         mirror = _mirrored(source, destination, f"looks-{count}", count)
-        name, looker = f"looks-{count}", Looker(f"looks-{count}", mirror, _CLOCK)
+        name, looker = f"looks-{count}", Looker(Sides(f"looks-{count}", mirror, _CLOCK))
         status = _cost(partial(_status, name, mirror))
         looker.look()
         look = _cost(partial(_exported, looker), is_first=False)
@@ -174,7 +174,7 @@ def _mirrored(source: Cluster, destination: Cluster, name: str, count: int) -> M
 
 
 def _status(name: str, mirror: Mirror) -> None:
-    look = Looker(name, mirror, _CLOCK).look()
+    look = Looker(Sides(name, mirror, _CLOCK)).look()
     json_output.status(look, page_of(look), [])
 
 

@@ -183,7 +183,7 @@ class Mirror:
                 run_id=run_id,
             )
             if run_id is None and result.topics:
-                mark_end(self.name, self.settings, result.run_id, _CLOCK)
+                mark_end(self._sides, result.run_id)
             return result
 
     def run(self, topic: str | None = None) -> RunResult:

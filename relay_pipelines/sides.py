@@ -33,14 +33,15 @@ class Sides:
         """How tasks copy, and how long clients wait."""
         return self.mirror.copy_options
 
-    def destination(self, purpose: str = "") -> ClusterClient:
+    def destination(self, purpose: str = "", options: CopyOptions | None = None) -> ClusterClient:
         """Return a client of the destination.
 
         Args:
             purpose: appended to the name that brokers see.
+            options: those of the copy by default.
         """
-        cluster = self.mirror.destination_cluster
-        return destination_client(self.name, cluster, self.options, self.clock, purpose)
+        cluster, options = self.mirror.destination_cluster, options or self.options
+        return destination_client(self.name, cluster, options, self.clock, purpose)
 
     def source(
         self, node: Cluster, purpose: str = "", options: CopyOptions | None = None

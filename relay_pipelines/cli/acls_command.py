@@ -10,6 +10,7 @@ from relay_pipelines.output.formatting import plural, stdout
 from relay_pipelines.prepare import permissions
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.sides import Sides
 
 
 def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: bool) -> int:
@@ -18,11 +19,11 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
     found = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
-            report = permissions.report(name, mirror, clock)
+            report = permissions.report(Sides(name, mirror, clock))
             if not as_json:
                 _show(name, report, json_output.acls(name, report, applied=False))
             if apply:
-                permissions.apply(name, mirror, report, clock)
+                permissions.apply(Sides(name, mirror, clock), report)
             found.append(json_output.acls(name, report, applied=apply))
             if not as_json and report.decisions:
                 what = plural(len(report.missing), "ACL")

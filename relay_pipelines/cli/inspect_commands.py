@@ -22,6 +22,7 @@ from relay_pipelines.run import preflight, transaction_probe
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.schemas import preflight as schemas_preflight
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
 def check(invocation: Invocation, names: Sequence[str], *, probe: bool) -> int:
@@ -37,11 +38,11 @@ def check(invocation: Invocation, names: Sequence[str], *, probe: bool) -> int:
         found = [preflight.check_spark(settings.spark, session, mirrors.values())]
         taken: preflight.Taken = {}
         for name, mirror in mirrors.items():
-            found.append(preflight.check(name, mirror, clock, taken))
-            found.append(preflight.check_sql(name, mirror, session))
+            found.append(preflight.check(Sides(name, mirror, clock), taken))
+            found.append(preflight.check_sql(Sides(name, mirror), session))
             found.append(schemas_preflight.check(name, mirror))
             if probe:
-                found.append(transaction_probe.probe(name, mirror, clock))
+                found.append(transaction_probe.probe(Sides(name, mirror, clock)))
         try:
             for finding in chain.from_iterable(found):
                 stdout().print(tables.finding(finding), soft_wrap=True)
@@ -82,7 +83,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
     found = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         try:
-            look = Looker(name, mirror, clock).look()
+            look = Looker(Sides(name, mirror, clock)).look()
             shown = page_of(look)
             states = replay.replays(name, mirror, clock) if everything or as_json else []
             document = json_output.status(look, shown, [replay.document(state) for state in states])

@@ -35,6 +35,7 @@ from relay_pipelines.run.run import Observer
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session, StoppableClock, StopSignal
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
@@ -155,7 +156,7 @@ class _Rounds:
     def mark_end(self) -> None:
         """Let nobody wait for this command any more; Spark has ended."""
         for name in sorted(self._copied):
-            other_writers.mark_end(name, self.mirrors[name], self._run_id, SystemClock())
+            other_writers.mark_end(Sides(name, self.mirrors[name]), self._run_id)
 
     def _read_sources(self) -> None:
         """Read the user's classes once for all mirrors and tasks of a round."""

@@ -16,6 +16,7 @@ from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.run.session import StopSignal
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS, Rates
 
 
@@ -57,7 +58,7 @@ class _Look:
     _away_since_ms: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._looker = Looker(self.name, self.mirror, self.clock)
+        self._looker = Looker(Sides(self.name, self.mirror, self.clock))
 
     def take(self) -> Watched:
         """Ask the clusters, and return the page of the mirror with its document."""

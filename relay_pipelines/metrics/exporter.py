@@ -44,10 +44,10 @@ class Sample(NamedTuple):
     value: float
 
 
-More = Callable[[str, Mirror, Clock], Callable[[], list[Sample]]]
+More = Callable[[Sides], Callable[[], list[Sample]]]
 
 
-def _no_more(_name: str, _mirror: Mirror, _clock: Clock) -> Callable[[], list[Sample]]:
+def _no_more(_sides: Sides) -> Callable[[], list[Sample]]:
     return list
 
 
@@ -84,23 +84,23 @@ class Exporter(Collector):
 
     def look_at(self, mirrors: Mapping[str, Mirror]) -> None:
         """Look at these mirrors from now on, and no longer at others; those that stay go on."""
-        kept = [watch for watch in self._watches if mirrors.get(watch.name) == watch.mirror]
+        kept = [
+            watch for watch in self._watches if mirrors.get(watch.sides.name) == watch.sides.mirror
+        ]
         ended = [watch for watch in self._watches if watch not in kept]
-        names = {watch.name for watch in kept}
+        names = {watch.sides.name for watch in kept}
         new = [
-            _Watch(
-                *(name, mirror, self._clock, self._most_partitions, self._counters, self._report),
-                self._more(name, mirror, self._clock),
-            )
+            _Watch(sides, self._most_partitions, self._counters, self._report, self._more(sides))
             for name, mirror in mirrors.items()
             if name not in names
+            for sides in [Sides(name, mirror, self._clock)]
         ]
         self._watches = (*kept, *new)
         for watch in ended:
             watch.ended.set()
         for watch in new:
             watch.thread = threading.Thread(
-                target=self._look, args=(watch,), name=watch.name, daemon=True
+                target=self._look, args=(watch,), name=watch.sides.name, daemon=True
             )
             watch.thread.start()
 
@@ -164,9 +164,7 @@ class Exporter(Collector):
 class _Watch:
     """What is known of one mirror; the thread of the mirror replaces it, scrapes read it."""
 
-    name: str
-    mirror: Mirror
-    clock: Clock
+    sides: Sides
     most_partitions: int
     counters: CommittedCounters
     report: Report
@@ -182,9 +180,8 @@ class _Watch:
     _follows: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._looker = Looker(self.name, self.mirror, self.clock)
-        sides = Sides(self.name, self.mirror, self.clock)
-        self._ledger = LedgerReader(sides.destination("ledger"))
+        self._looker = Looker(self.sides)
+        self._ledger = LedgerReader(self.sides.destination("ledger"))
 
     def look(self) -> None:
         """Look at the clusters; if one is away, nothing else is known."""
@@ -193,8 +190,8 @@ class _Watch:
             self.last = self._looker.look()
         except RelayError as raised:
             self.last, error = None, raised
-            self._state = page_unreachable(self.name, raised, self.clock.now_ms()).state
-        self._ended_ms = self.clock.now_ms()
+            self._state = page_unreachable(self.sides.name, raised, self.sides.clock.now_ms()).state
+        self._ended_ms = self.sides.clock.now_ms()
         if self.last is not None:
             try:
                 self._count(self.last)
@@ -204,19 +201,21 @@ class _Watch:
             self._others = [] if self.last is None else self.more()
         except RelayError as raised:
             self._others, error = [], error or raised
-        self.report(self.name, error)
+        self.report(self.sides.name, error)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the values of the last look; none before the first."""
         last = self.last
         if self._ended_ms:
             up = last is not None or self._state is State.DIVERGED
-            yield Sample("up", (self.name,), up)
-            yield Sample("last_look_timestamp_seconds", (self.name,), self._ended_ms / 1000)
+            yield Sample("up", (self.sides.name,), up)
+            yield Sample("last_look_timestamp_seconds", (self.sides.name,), self._ended_ms / 1000)
             if last is None:
-                yield from states(self.name, self._state)
+                yield from states(self.sides.name, self._state)
         if self._state is State.DIVERGED:
-            yield from samples_without_node(self.name, [node.name for node in self.mirror.nodes])
+            yield from samples_without_node(
+                self.sides.name, [node.name for node in self.sides.mirror.nodes]
+            )
         yield from self._others
         if last is not None:
             yield from samples(last, by_partition=self._by_partition(last))

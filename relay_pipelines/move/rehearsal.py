@@ -349,7 +349,7 @@ def _fence_gate(
 
 
 def _acl_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) -> Gate:
-    report = permissions.report(name, mirror, clock)
+    report = permissions.report(Sides(name, mirror, clock))
     if report.unsecured:
         return Gate("acls", f"{', '.join(report.unsecured)} has no authorizer")
     missing = [

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 
 from relay_pipelines.metrics.exporter import Sample
 from relay_pipelines.offsets.group_look import Following, GroupLooker
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
-def group_samples(name: str, mirror: Mirror, clock: Clock) -> Callable[[], list[Sample]]:
+def group_samples(sides: Sides) -> Callable[[], list[Sample]]:
     """Return what looks at the groups of a mirror, and returns the values of their gauges."""
-    looker = GroupLooker(name, mirror, clock)
+    looker = GroupLooker(sides.name, sides.mirror, sides.clock)
     return lambda: list(_samples(looker))
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import topic_configs
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -38,9 +36,7 @@ class Look:
 class Looker:
     """Looks at one mirror, once or again and again."""
 
-    name: str
-    mirror: Mirror
-    clock: Clock
+    sides: Sides
     _configs_at: float = field(default=-_CONFIGS_SECONDS, init=False)
     _differences: int = field(default=0, init=False)
 
@@ -51,13 +47,11 @@ class Looker:
             RelayError: one of them does not answer, or the mirror cannot be copied.
         """
         # configurations are the most expensive request, and change the least
-        now = self.clock.monotonic()
+        now = self.sides.clock.monotonic()
         configs = now - self._configs_at >= _CONFIGS_SECONDS
-        snapshot = cluster_snapshot.take_snapshot(
-            Sides(self.name, self.mirror, self.clock), configs=configs, patient=False
-        )
+        snapshot = cluster_snapshot.take_snapshot(self.sides, configs=configs, patient=False)
         if configs:
             self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))
         lags = lag.measure(snapshot)
         hidden = hidden_copies.find(snapshot)
-        return Look(snapshot, lags, self._differences, self.clock.now_ms(), hidden)
+        return Look(snapshot, lags, self._differences, self.sides.clock.now_ms(), hidden)

@@ -27,9 +27,7 @@ from relay_pipelines.protocol.admin import (
     topic_acls,
     unreadable,
 )
-from relay_pipelines.protocol.client import ClusterClient, destination_client
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -148,14 +146,14 @@ class AclReport:
         )
 
 
-def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
+def report(sides: Sides) -> AclReport:
     """Ask both clusters; `plan.acl_decisions` has the rules. Nothing is written.
 
     Raises:
         PermissionDeniedError: the user may not describe one of the clusters.
         RelayError: one of them does not answer.
     """
-    snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror, clock), configs=False)
+    snapshot = cluster_snapshot.take_snapshot(sides, configs=False)
     with (
         snapshot.source_client("acls") as source,
         snapshot.destination_client("acls") as destination,
@@ -170,15 +168,14 @@ def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
     return AclReport(decisions, first=first_acls(decisions, destination_acls))
 
 
-def apply(name: str, mirror: Mirror, acl_report: AclReport, clock: Clock) -> None:
+def apply(sides: Sides, acl_report: AclReport) -> None:
     """Create the missing ACLs: all denials first, and the grants once the denials exist.
 
     Raises:
         PermissionDeniedError: the user may not alter the destination's ACLs.
         RelayError: the destination refuses one, or does not answer.
     """
-    options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options, clock, "acls") as client:
+    with sides.destination("acls") as client:
         for permission in (Permission.DENY, Permission.ALLOW):
             wanted = [acl for acl in acl_report.missing if acl.permission is permission]
             if wanted:

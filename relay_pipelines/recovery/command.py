@@ -11,7 +11,6 @@ from relay_pipelines.ledger.chain import REMEDY
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.output import messages
 from relay_pipelines.output.formatting import plural, stdout
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import reset, restore
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.recovery.restore import Act
@@ -38,11 +37,10 @@ def run_reset(
     invocation: Invocation, mirror_name: str | None, topic: str, to: ResetTo, *, execute: bool
 ) -> int:
     """Show what a reset does with every topic-partition of a topic; with `execute`, do it."""
-    clock = SystemClock()
     names = [mirror_name] if mirror_name else []
     name, mirror = the_mirror(invocation.settings(), names, "a reset is of")
     with invocation.reporting_errors(name):
-        snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror, clock), topic, configs=False)
+        snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror), topic, configs=False)
         for unknown in snapshot.held_back:  # these stay as they are
             invocation.fail(unknown, name)
         resets = reset.plan_resets(snapshot, to)
@@ -67,11 +65,11 @@ def run_reset(
 
 def run_restore(invocation: Invocation, mirror_name: str | None, *, execute: bool) -> int:
     """Show what a restore does with every topic-partition; with `execute`, do it."""
-    clock = SystemClock()
     names = [mirror_name] if mirror_name else []
     name, mirror = the_mirror(invocation.settings(), names, "a restore is of")
+    sides = Sides(name, mirror)
     with invocation.reporting_errors(name):
-        found = restore.plan_restores(name, mirror, clock)
+        found = restore.plan_restores(sides)
         stay = Counter(restored.act for restored in found.planned)[Act.STAYS]
         _say(f"{name}: {plural(stay, 'topic-partition')} of {len(found.planned)} need nothing")
         for each in found.planned:
@@ -85,7 +83,7 @@ def run_restore(invocation: Invocation, mirror_name: str | None, *, execute: boo
             elif each.act is not Act.STAYS:
                 _say(f"{each.name}: {each}")
         if execute:
-            done = restore.execute(name, mirror, found, clock)
+            done = restore.execute(sides, found)
             made = ((each.name, each.source, is_done) for each, is_done in done)
             _name_stale(invocation, made, "restored", "restore again")
         elif found.changes:

@@ -41,7 +41,6 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     ClusterClient,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.settings import Mirror
@@ -99,26 +98,26 @@ class Restores:
         return [restore for restore in self.planned if restore.after is not None]
 
 
-def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
+def plan_restores(sides: Sides) -> Restores:
     """Say what a restore does; writes nothing.
 
     Raises:
         TamperedError: a record of the ledger is no entry.
         RelayError: the destination does not answer, or refuses.
     """
-    with Sides(name, mirror, clock).destination("restore") as client:
+    with sides.destination("restore") as client:
         kept = client.retry(partial(ledger_kept_since_ms, client))
         records = list(LedgerReader(client, with_replays=True).forward(settled=True))
         state = client.retry(partial(read_any_state, client, settled=True))
         hidden = [
-            each for each in state.every_mirror().unreadable if family_of(each.mirror) == name
+            each for each in state.every_mirror().unreadable if family_of(each.mirror) == sides.name
         ]
         unreadable = {(each.mirror, each.source) for each in hidden}
         grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
         grouped |= {each: [] for each in unreadable}
         for record in records:
             grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
-        names = sorted({name, *(each for each, _ in grouped)})
+        names = sorted({sides.name, *(each for each, _ in grouped)})
         states = {each: state.of(each, only_readable=True) for each in names}
         for each, of_mirror in states.items():
             for tp in of_mirror.checkpoints:
@@ -134,9 +133,7 @@ def plan_restores(name: str, mirror: Mirror, clock: Clock) -> Restores:
     return Restores(states, planned)
 
 
-def execute(
-    name: str, mirror: Mirror, restores: Restores, clock: Clock
-) -> Iterator[tuple[Restore, bool]]:
+def execute(sides: Sides, restores: Restores) -> Iterator[tuple[Restore, bool]]:
     """Commit the checkpoints, and yield for each whether it was committed.
 
     One that has changed since it was planned is left alone: another run copies it.
@@ -147,11 +144,10 @@ def execute(
     """
     if not restores.changes:
         return
-    sides = Sides(name, mirror, clock)
     topics.create_state(sides)
     with sides.destination("restore") as client:
         again = [restore for restore in restores.changes if restore.act is Act.AGAIN]
-        _fence_former_owners(client, mirror, again)
+        _fence_former_owners(client, sides.mirror, again)
         for restore in restores.changes:
             commit = partial(_commit, client, restores.states[restore.name], restore)
             # a task with several ranges takes an id back

@@ -26,10 +26,10 @@ from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import BY_DRIVER, Checkpoint, TopicPartition
 from relay_pipelines.plan.owners import run_ends_id
 from relay_pipelines.plan.run_ends import RunEnd, is_over, with_end
-from relay_pipelines.protocol.client import ClusterClient, destination_client
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import impatient
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 QUIET_SECONDS = 30.0
@@ -130,15 +130,7 @@ class OtherWriters:
 _MARK_TIMEOUT_MS = 5_000  # a process that is killed here holds no checkpoint up for longer
 
 
-def mark_end(
-    name: str,
-    mirror: Mirror,
-    run_id: str,
-    clock: Clock,
-    *,
-    deployment: str = "",
-    goes_on: bool = False,
-) -> None:
+def mark_end(sides: Sides, run_id: str, *, deployment: str = "", goes_on: bool = False) -> None:
     """Write that a run copies nothing more, so that nobody waits for it.
 
     Called last, when none of its tasks is at work. If the destination does not answer, others wait
@@ -147,14 +139,14 @@ def mark_end(
     Args:
         deployment, goes_on: as of `RunEnd`; the run itself if it is the only one.
     """
-    options = impatient(mirror.copy_options)
+    options = impatient(sides.options)
     timeout_ms = min(_MARK_TIMEOUT_MS, options.transaction_timeout_ms)
     options = replace(options, transaction_timeout_ms=timeout_ms)
     with (
         suppress(RelayError),
-        destination_client(name, mirror.destination_cluster, options, clock) as client,
+        sides.destination(options=options) as client,
     ):
-        write = partial(_mark, client, name, run_id, deployment or run_id, goes_on=goes_on)
+        write = partial(_mark, client, sides.name, run_id, deployment or run_id, goes_on=goes_on)
         client.retry(write, patient=False, also=(FencedError,))
 
 

@@ -22,7 +22,6 @@ from relay_pipelines.plan.topic_selection import matches_nothing, named_without_
 from relay_pipelines.prepare import findings, permissions, topics
 from relay_pipelines.protocol import admin, error_codes
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
@@ -39,32 +38,32 @@ Taken = dict[tuple[str, TopicPartition], str]
 """Destination cluster id and topic-partition -> the mirror that copies to it."""
 
 
-def check(name: str, mirror: Mirror, clock: Clock, taken: Taken | None = None) -> Iterator[Finding]:
+def check(sides: Sides, taken: Taken | None = None) -> Iterator[Finding]:
     """Yield findings on classes, on every cluster, and, if all clusters answer, on topics.
 
     Args:
         taken: what the checks of other mirrors have seen; it grows.
     """
-    yield from _classes(name, mirror)
+    yield from _classes(sides)
     clusters: list[tuple[Cluster, type[RetriableError]]] = [
-        *((node, SourceError) for node in mirror.nodes),
-        (mirror.destination_cluster, DestinationError),
+        *((node, SourceError) for node in sides.mirror.nodes),
+        (sides.mirror.destination_cluster, DestinationError),
     ]
     all_answer = True
     for cluster, kind in clusters:
-        with ClusterClient(cluster, kind, name, mirror.copy_options, clock) as client:
-            for finding in _probe(name, mirror, client, at_source=kind is SourceError):
+        with ClusterClient(cluster, kind, sides.name, sides.options, sides.clock) as client:
+            for finding in _probe(sides, client, at_source=kind is SourceError):
                 all_answer = all_answer and finding.severity is not Severity.ERROR
                 yield finding
     if all_answer:
         try:
-            snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror, clock), patient=False)
+            snapshot = cluster_snapshot.take_snapshot(sides, patient=False)
             yield from _topics(snapshot)
             yield from _state_topics(snapshot)
             yield from _hidden(snapshot)
             yield from _shared(snapshot, {} if taken is None else taken)
         except RelayError as error:
-            yield _error(name, error)
+            yield _error(sides.name, error)
 
 
 def check_spark(
@@ -111,38 +110,36 @@ def check_spark(
         yield _ok("spark", f"its tasks reach the brokers of {_count(len(clusters), 'cluster')}")
 
 
-def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator[Finding]:
+def check_sql(sides: Sides, session: Callable[[], Any]) -> Iterator[Finding]:
     """Yield what Spark reports on the SQL of a mirror.
 
     Args:
         session: returns the Spark session; called only if there is SQL.
     """
-    for settings in mirror.record_settings:
+    for settings in sides.mirror.record_settings:
         if settings.where or settings.select:
             from relay_pipelines.spark import sql_rows
 
             try:
                 sql_rows.check(session(), (settings.where or "", tuple(settings.select.items())))
             except RelayError as error:
-                yield _error(name, error)
+                yield _error(sides.name, error)
 
 
-def _classes(name: str, mirror: Mirror) -> Iterator[Finding]:
+def _classes(sides: Sides) -> Iterator[Finding]:
     sources = Sources()
-    for settings in mirror.record_settings:
+    for settings in sides.mirror.record_settings:
         specs = [(user_class.FILTER, chosen.spec) for chosen in settings.filters]
         specs += [(user_class.TRANSFORM, settings.transform.spec)] if settings.transform else []
         for purpose, spec in specs:
             try:
                 user_class.construct(sources.fix_class(spec), purpose)
             except ConfigError as error:
-                yield _error(name, error)
+                yield _error(sides.name, error)
 
 
-def _probe(
-    name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool
-) -> Iterator[Finding]:
-    where = f"{name}: {'node' if at_source else 'to'} {client.cluster}"
+def _probe(sides: Sides, client: ClusterClient, *, at_source: bool) -> Iterator[Finding]:
+    where = f"{sides.name}: {'node' if at_source else 'to'} {client.cluster}"
     try:
         metadata = client.metadata()
         client.connect_to_brokers()
@@ -159,7 +156,7 @@ def _probe(
     )
     if at_source:
         yield from _copies_of_others(where, client)
-        decisions = select(visible, mirror.topics.allow, mirror.topics.deny)
+        decisions = select(visible, sides.mirror.topics.allow, sides.mirror.topics.deny)
         visible = [decision.topic for decision in decisions if decision.included]
     try:
         if not at_source:

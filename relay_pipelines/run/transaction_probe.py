@@ -20,25 +20,23 @@ from relay_pipelines.protocol.client import (
     LATEST,
     READ_COMMITTED,
     ClusterClient,
-    destination_client,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import encode_all
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 _FETCH_BYTES = 1 << 20
 _REMEDY = f"copy to brokers that keep transactions: see {page('Kafka versions')}"
 
 
-def probe(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
+def probe(sides: Sides) -> Iterator[Finding]:
     """Yield whether the destination keeps transactions, and what was created and deleted."""
     number = uuid.uuid4().hex[:8]
-    topic, factor = f"relay-probe-{number}", mirror.destination.replication_factor
-    with destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client:
-        where = f"{name}: to {client.cluster}"
+    topic, factor = f"relay-probe-{number}", sides.mirror.destination.replication_factor
+    with sides.destination() as client:
+        where = f"{sides.name}: to {client.cluster}"
         try:
             topics.require_transaction_timeout(client)
             new = admin.NewTopic(topic, 1, {"cleanup.policy": "delete"})
@@ -48,7 +46,7 @@ def probe(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
             return
         try:
             topics.wait_for_leaders(client, {topic: 1})
-            _Scratch(client, probe_id(name, number), TopicPartition(topic, 0)).require_kept()
+            _Scratch(client, probe_id(sides.name, number), TopicPartition(topic, 0)).require_kept()
         except RelayError as error:
             yield Finding.of(error).inside(where)
         else:

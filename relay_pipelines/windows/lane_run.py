@@ -26,6 +26,7 @@ from relay_pipelines.resources import KafkaResource
 from relay_pipelines.run.other_writers import OtherWriters, mark_end
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.models import Start
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import Rate, Rates
 from relay_pipelines.snapshot.recent_configs import RecentConfigs
@@ -473,8 +474,8 @@ class LaneRun:
         is_last = self.yields and self.stop()
         if self._has_copied or is_last:
             mark_end(
-                *(self.lane.mirror, self.kafka.mirror(self.lane.mirror)),
-                *(self.context.run_id, self.kafka.clock),
+                Sides(self.lane.mirror, self.kafka.mirror(self.lane.mirror), self.kafka.clock),
+                self.context.run_id,
                 deployment=self._writers.deployment,
                 goes_on=not is_last,
             )

@@ -234,8 +234,8 @@ def test_a_deleted_checkpoint_topic_is_restored(copied: Copied) -> None:
             zombie.add([copied.to])
             zombie.send(copied.to, encode(None, b"a record of the open chunk", 0))
             zombie.drain()
-        planned = restore.plan_restores(copied.name, copied.mirror(), CLOCK)
-        list(restore.execute(copied.name, copied.mirror(), planned, CLOCK))
+        planned = restore.plan_restores(Sides(copied.name, copied.mirror(), CLOCK))
+        list(restore.execute(Sides(copied.name, copied.mirror(), CLOCK), planned))
         for zombie in zombies:
             with pytest.raises(errors.FencedError):
                 zombie.commit()

@@ -17,8 +17,8 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Looker
 from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides
 from tests.copying import Clusters, opened, records_of
 from tests.support.commands import configured, mirror, relay_here
 from tests.support.independent import CREATE_TIME, Record, create, settled_end, write
@@ -157,7 +157,7 @@ def test_a_transaction_that_hangs_at_the_destination_is_named(
     assert "the page 'RelayHiddenCopies' of the documentation" in page
     checked = " ".join(relay_here(strict, "check").stdout.split())
     assert re.search(f"m: {named}", checked), checked
-    looker = Looker("m", load(config).mirror("m"), SystemClock())
+    looker = Looker(Sides("m", load(config).mirror("m")))
     seen = {
         (sample.name, sample.labels): sample.value
         for sample in samples(looker.look(), by_partition=True)

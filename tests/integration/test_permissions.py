@@ -30,7 +30,6 @@ from relay_pipelines.local_kafka.configuration import MECHANISMS
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Security, TopicPartition
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import BatchBuilder, Record
 from relay_pipelines.run import preflight, run_plan
@@ -96,9 +95,7 @@ def configured(
 
 
 def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> list[Finding]:
-    return list(
-        preflight.check(MIRROR, configured(folder, topic, destination, source), SystemClock())
-    )
+    return list(preflight.check(Sides(MIRROR, configured(folder, topic, destination, source))))
 
 
 def errors(found: list[Finding]) -> list[str]:
@@ -192,7 +189,7 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     assert str(error).endswith(f"; grant the user DescribeConfigs on topic {name}")
     assert [new.name for new in topics.missing(snapshot)] == [f"{topic}-copy"]
     assert list(topics.conflicts(snapshot)) == []
-    assert len(errors(list(preflight.check(MIRROR, mirror, SystemClock())))) == 1
+    assert len(errors(list(preflight.check(Sides(MIRROR, mirror))))) == 1
 
 
 @pytest.mark.parametrize("shares_id", [True, False], ids=["shared", "own"])

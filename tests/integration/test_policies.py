@@ -204,7 +204,7 @@ def test_two_configurations_do_not_take_turns(
     assert "another configuration has decided its records" in capsys.readouterr().err
     assert [
         finding.exit_code
-        for finding in preflight.check(one.name, one.mirror(), CLOCK)
+        for finding in preflight.check(Sides(one.name, one.mirror(), CLOCK))
         if "another configuration has decided" in str(finding)
     ] == [3]
 
@@ -243,7 +243,7 @@ def test_a_configuration_says_that_it_takes_over(
         plan = capsys.readouterr().err
         inspect_commands.status(invocation, [], everything=False, as_json=False)
         status = capsys.readouterr().out
-        check = [str(finding) for finding in preflight.check(two.name, two.mirror(), CLOCK)]
+        check = [str(finding) for finding in preflight.check(Sides(two.name, two.mirror(), CLOCK))]
         return [line in each for each in (plan, status, str(check), str(two.plan().takeovers))]
 
     assert said() == [True] * 4
@@ -349,8 +349,8 @@ def test_a_restored_checkpoint_remembers(deployments: Two) -> None:
     key, value, _ = to_record(before)
     write(one.destination, home(TOPIC, key), [Record(key, value, (), (CREATE_TIME, 1))])
     mirror = two.mirror()
-    planned = restore.plan_restores(two.name, mirror, CLOCK)
-    assert list(restore.execute(two.name, mirror, planned, CLOCK))
+    planned = restore.plan_restores(Sides(two.name, mirror, CLOCK))
+    assert list(restore.execute(Sides(two.name, mirror, CLOCK), planned))
     restored = two.checkpoint(at)
     assert (restored.policy, restored.superseded) == (lost.policy, lost.superseded)
     assert len(one.held_back()) == 2

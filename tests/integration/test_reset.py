@@ -314,7 +314,7 @@ def test_a_changed_name_is_a_decision(moved: Moved) -> None:
         assert part in page
     (found,) = seen["topic_partitions"]
     assert (found["copies"], found["problem"]) == (str(former), str(held_back(moved)))
-    findings = [*preflight.check(moved.name, moved.mirror(), CLOCK)]
+    findings = [*preflight.check(Sides(moved.name, moved.mirror(), CLOCK))]
     assert str(held_back(moved)) in " ".join(map(str, findings))
     assert max(finding.exit_code for finding in findings) == 3
     assert moved.audits() == agreeing(10), "the copies are where they were"

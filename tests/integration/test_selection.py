@@ -14,7 +14,6 @@ from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.metrics.exporter import samples
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Looker
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.sides import Sides
@@ -158,7 +157,7 @@ def test_a_topic_that_the_mirror_knows_is_hidden(
     assert len(records_of(destination, TopicPartition(copied, 0))) == 3
     capsys.readouterr()
 
-    looker = Looker(name, load(Path(config)).mirror(name), SystemClock())
+    looker = Looker(Sides(name, load(Path(config)).mirror(name)))
     found = samples(looker.look(), by_partition=True)
     held_back = {sample.labels: sample.value for sample in found if sample.name == "held_back"}
     assert held_back == {(name, topic, "", "PermissionDeniedError"): 1 for topic in hidden}

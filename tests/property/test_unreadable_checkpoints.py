@@ -35,6 +35,7 @@ from relay_pipelines.recovery import restore
 from relay_pipelines.replay.replay import _refuse_target
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.settings.topics import Topics
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import shared_destinations
 from tests.support.copies_in_memory import (
     AT,
@@ -204,14 +205,14 @@ def test_a_restore_names_a_checkpoint_of_which_no_entry_is_left(tmp_path: Path) 
     for name in names:
         put_unreadable(world, name, AT, b"garbage")
     with world.answering():
-        planned = restore.plan_restores("m", world.mirror, Clock()).planned
+        planned = restore.plan_restores(Sides("m", world.mirror, Clock())).planned
     assert [(each.name, each.source, each.act) for each in planned] == [
         (name, AT, restore.Act.REFUSED) for name in names
     ]
     assert "its checkpoint cannot be read, and the ledger has no entry of it" in planned[0].why
     put_unreadable(world, names[1], AT, NEWER)
     with world.answering(), pytest.raises(UnsupportedError, match="by a newer"):
-        restore.plan_restores("m", world.mirror, Clock())
+        restore.plan_restores(Sides("m", world.mirror, Clock()))
 
 
 @pytest.fixture

@@ -150,7 +150,9 @@ class Looks:
         self.reported: list[RelayError | None] = []
         self._hang = threading.Event()
         self._exporters: list[Exporter] = []
-        monkeypatch.setattr(Looker, "look", lambda looker: self._look(looker.name, looker.mirror))
+        monkeypatch.setattr(
+            Looker, "look", lambda looker: self._look(looker.sides.name, looker.sides.mirror)
+        )
 
     def exporter(self, *names: str) -> Exporter:
         """An exporter that has begun to look at mirrors of these names."""

@@ -47,6 +47,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.settings.groups import Groups
+from relay_pipelines.sides import Sides
 from tests.support.filled import Clock
 from tests.support.wordings import Wordings
 
@@ -318,7 +319,7 @@ def test_gauges_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def served(**chosen: Any) -> set[tuple[Any, ...]]:
         mirror: Any = SimpleNamespace(copy_options=None, groups=Groups(**chosen))
-        return {tuple(each) for each in group_samples("m", mirror, SystemClock())()}
+        return {tuple(each) for each in group_samples(Sides("m", mirror, SystemClock()))()}
 
     assert served() == set()
     assert served(allow=["a"]) == {

@@ -142,7 +142,7 @@ def exporter(stage: Stage, mirror: str) -> Cells:
     """The metrics on which alerts of deploy/prometheus fire."""
     settings = stage.settings(mirror)
     try:
-        look = Looker(mirror, settings, CLOCK).look()
+        look = Looker(Sides(mirror, settings, CLOCK)).look()
     except RelayError as error:
         return {ALL: Cell(FOUND, (f"`up` is 0: {error}",))}
     cells = []
