@@ -35,7 +35,9 @@ $(STAMP): requirements.lock pyproject.toml | prerequisites
 	@$(BIN)/python -m relay_pipelines.spark.class_archive >/dev/null 2>&1 || :
 	@touch $@
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# a test that no signal ends, after pytest's `timeout`, ends its worker, with the stacks of its threads
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+  --max-worker-restart 0 -o faulthandler_timeout=960 -o faulthandler_exit_on_timeout=true
 test: setup  ## Run what needs few processes, and one journey for each promise, with real brokers, Spark and Dagster.
 	$(PYTEST) -m "quick and not long"
 	@echo "make test-all runs the rest: every command, failure, kill, guard and permission; half an hour."
