@@ -264,7 +264,7 @@ def test_back_with_what_was_written_at_the_destination(moving: Moving) -> None:
 
 
 EVENTS = (
-    (MoveRecords, "_commit"),
+    (MoveRecords, "_decide"),
     (fence, "create_acls"),
     (fence, "delete_acls"),
     (cut, "claim_for"),
