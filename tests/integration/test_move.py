@@ -352,7 +352,7 @@ def test_a_kill_at_every_write_of_the_way_back(moving_to_guarded: Moving) -> Non
             except Killed:
                 seen.add(events[-1])
         assert moving.state() in {State.CUT, State.RETURNING, State.LIFTING}
-    assert seen >= {"_commit", "create_acls", "copy_all", "claim_for"}
+    assert seen >= {"_decide", "create_acls", "copy_all", "claim_for"}
     assert (back.record.state, back.exit_code) == (State.BACK, 0)
     assert moving.at_source() == [*numbered(10), *written]
     assert moving.next_values(moving.group) == [each.value for each in written[4:]]
