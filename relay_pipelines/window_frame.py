@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -81,45 +80,37 @@ def _require_ledger_of(mirror: Mirror, topic: str, missing: Sequence[str]) -> No
         )
 
 
+_Labelled = list[tuple[str, Range]]
+"""What a task reads, by window; of several that copied there at once, each has its own batches."""
+
+
 def _labelled_ranges(cluster: Cluster, entries: Sequence[LedgerEntry]) -> list[_Labelled]:
     """Return what to read, one value per topic-partition of the destination."""
-    chunks: dict[TopicPartition, list[tuple[ChunkCopies, str]]] = {}
+    chunks: dict[TopicPartition, dict[str, list[ChunkCopies]]] = {}
     for entry in entries:
         if entry.records:
-            some = chunks.setdefault(entry.destination.topic_partition, [])
-            some.append((ChunkCopies.of(entry), entry.window))
-    found = []
-    for tp, labelled in sorted(chunks.items()):
-        copies, windows = zip(*sorted(labelled), strict=True)
-        found.append(_Labelled(Range.of_chunks(cluster, tp, copies), windows))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Labelled:
-    """A Spark partition, and the window of each of its chunks."""
-
-    range: Range
-    windows: tuple[str, ...]
+            of_windows = chunks.setdefault(entry.destination.topic_partition, {})
+            of_windows.setdefault(entry.window, []).append(ChunkCopies.of(entry))
+    return [
+        [
+            (window, Range.of_chunks(cluster, tp, sorted(copies)))
+            for window, copies in sorted(of_windows.items())
+        ]
+        for tp, of_windows in sorted(chunks.items())
+    ]
 
 
 def _read_labelled(
     tasks: Sequence[_Labelled], columns: Sequence[str], numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Read the ranges of these numbers. In a task."""
-    # the offset of a record says which window has copied it
-    read = list(dict.fromkeys(["offset" if name == _WINDOW else name for name in columns]))
-    for number in (number for batch in numbers for number in batch["id"].to_pylist()):
-        for found in read_range(tasks[number].range, read):
-            yield _with_windows(found, tasks[number], columns) if _WINDOW in columns else found
-
-
-def _with_windows(found: pa.RecordBatch, task: _Labelled, columns: Sequence[str]) -> pa.RecordBatch:
-    import numpy as np
     import pyarrow as pa
 
-    starts = [chunk.start for chunk in task.range.chunks or ()]
-    indices = np.searchsorted(starts, found["offset"].to_numpy(), side="right") - 1
-    windows = pa.array(task.windows, pa.string()).take(pa.array(indices))
-    arrays = [windows if name == _WINDOW else found[name] for name in columns]
-    return pa.record_batch(arrays, names=list(columns))
+    # without any column, nobody would know how many records there are
+    read = list(dict.fromkeys(name for name in columns if name != _WINDOW)) or ["offset"]
+    for number in (number for batch in numbers for number in batch["id"].to_pylist()):
+        for window, wanted in tasks[number]:
+            for found in read_range(wanted, read):
+                windows = pa.array([window] * found.num_rows, pa.string())
+                arrays = [windows if name == _WINDOW else found[name] for name in columns]
+                yield pa.record_batch(arrays, names=list(columns))

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines import model
+from relay_pipelines import model, window_frame
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, TopicPartition
 from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.prepare import owners, topics
+from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
@@ -69,6 +72,17 @@ class Pinned:
     def recount(self, ranges: list[model.OffsetRange]) -> list[Recount]:
         found = recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0)
         return list(found.counted.values())
+
+    def labelled(self) -> list[tuple[bytes, str]]:
+        """Return the values of the copies, and the window that a frame says has copied each."""
+        client = destination_client(f"pins-{self.name}", self.destination, OPTIONS, CLOCK)
+        with client:
+            entries = [record.entry for record in LedgerReader(client).forward(settled=True)]
+            tasks = window_frame._labelled_ranges(client.cluster, entries)
+        numbers = pa.record_batch([pa.array(range(len(tasks)))], names=["id"])
+        columns = ["value", "window"]
+        found = window_frame._read_labelled(tasks, columns, iter([numbers]))
+        return [(row["value"], row["window"]) for batch in found for row in batch.to_pylist()]
 
     def copied(self) -> list[bytes]:
         return [record.value or b"" for record in copying.records_of(self.destination, self.to)]
@@ -132,7 +146,7 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     )
 
     def copy(some: list[CopyRange]) -> None:
-        list(copy_ranges(slow, some))
+        list(copy_ranges(replace(slow, window=some[0].source.topic_partition.topic), some))
 
     halves = [
         [each for each in ranges if each.source.topic_partition.topic == topic]
@@ -148,6 +162,9 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     }
     sources = [value.decode().rpartition(":")[0] for value in pinned.copied()]
     assert sum(before != after for before, after in pairwise(sources)) > 3, "they did not meet"
+    labelled = pinned.labelled()
+    assert len(labelled) == 200
+    assert all(value.decode().startswith(f"{window}-") for value, window in labelled)
     wanted = [copy_range.source for copy_range in ranges]
     assert [(result.problems, result.tally.counted) for result in pinned.recount(wanted)] == [
         ([], 50)
