@@ -28,6 +28,7 @@ class Tampering(StrEnum):
     MOVED = "moved"
     INSERTED = "inserted"
     NOT_OF_CHECKPOINT = "not of its checkpoint"
+    OTHER_GENERATION = "of another generation than its checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class ChainBreak:
             Tampering.MOVED: "not in the order of the commits",
             Tampering.INSERTED: "never committed with a checkpoint",
             Tampering.NOT_OF_CHECKPOINT: "its checkpoint says another source offset",
+            Tampering.OTHER_GENERATION: "its checkpoint says another generation",
         }[self.kind]
         if not self.is_certain:
             says = "the next entry, which was changed, does not name it"
@@ -111,6 +113,7 @@ class Links:
     _removed_at_ms: int = 0
     _newest: LedgerHead | None = None
     _end: int = 0
+    _generation: int = 0
 
     def add(self, record: LedgerRecord) -> None:
         """Add the next entry."""
@@ -122,6 +125,7 @@ class Links:
         if entry.gap == ENTRIES_LOST:
             self.is_unbroken = False  # what is before it does not count
         self._newest, self._end = record.head, entry.source.end
+        self._generation = entry.generation
 
     def end_at(self, head: LedgerHead) -> bool:
         """Whether they are unbroken, and the newest one is that of the head."""
@@ -135,8 +139,9 @@ class Links:
     def reach(self, checkpoint: Checkpoint, kept_since_ms: int) -> bool:
         """Whether `verify_chain`, which keeps the entries, would find no break."""
         is_complete = self.oldest_number == 1 or self._removed_at_ms < kept_since_ms
-        is_its = self._end == checkpoint.next_offset and self.end_at(checkpoint.ledger_head)
-        return is_complete and is_its
+        says = self._end, self._generation
+        is_its = says == (checkpoint.next_offset, checkpoint.generation)
+        return is_complete and is_its and self.end_at(checkpoint.ledger_head)
 
 
 def tampered(mirror: str, breaks: Sequence[ChainBreak]) -> TamperedError:
@@ -151,12 +156,15 @@ def tampered(mirror: str, breaks: Sequence[ChainBreak]) -> TamperedError:
 
 
 def not_of_checkpoint(chain: Chain, checkpoint: Checkpoint) -> list[ChainBreak]:
-    """Return a break if the newest entry ends elsewhere than the checkpoint that it came with."""
+    """Return a break for each thing that the newest entry and its checkpoint say differently."""
     newest = chain.records[-1] if chain.records else None
-    if newest is None or newest.head != checkpoint.ledger_head:
+    if newest is None or newest.head.hash != checkpoint.ledger_head.hash:
         return []
-    is_same = newest.entry.source.end == checkpoint.next_offset
-    return [] if is_same else [_of_entry(Tampering.NOT_OF_CHECKPOINT, newest)]
+    differs = {
+        Tampering.NOT_OF_CHECKPOINT: newest.entry.source.end != checkpoint.next_offset,
+        Tampering.OTHER_GENERATION: newest.entry.generation != checkpoint.generation,
+    }
+    return [_of_entry(kind, newest) for kind, does in differs.items() if does]
 
 
 class VouchedEntries:

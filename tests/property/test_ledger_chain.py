@@ -31,7 +31,7 @@ from relay_pipelines.model import (
 
 AT, TO = TopicPartition("orders", 3), TopicPartition("copy.orders", 3)
 HOME = checkpoints.home(ledger_topic.TOPIC, checkpoints.key_of("m", AT))
-CHANGED, REMOVED, MOVED, INSERTED, _ = Tampering
+CHANGED, REMOVED, MOVED, INSERTED, *_ = Tampering
 
 
 def entry(number: int, at: TopicPartition = AT) -> LedgerEntry:
@@ -76,6 +76,7 @@ def verify_chain(
     committed_last = replace(Checkpoint.initial("m", AT, TO, end), ledger_head=head or CHAIN_START)
     assert is_whole == (head is not None and links.reach(committed_last, kept_since_ms))
     assert not links.reach(replace(committed_last, next_offset=end + 1), kept_since_ms)
+    assert not links.reach(replace(committed_last, generation=1), kept_since_ms)
     if is_whole:
         assert (links.oldest_number - 1, len(chain.records)) == (chain.expired, len(records))
     return chain

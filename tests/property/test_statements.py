@@ -315,6 +315,27 @@ def test_a_checkpoint_that_was_put_back(world: World) -> None:
     assert first.startswith("a-0: the statement's newest ledger entry is 3, that of the checkpoint")
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"next_offset": 20}, ["its checkpoint says another source offset"]),
+        ({"generation": 1}, ["its checkpoint says another generation"]),
+    ],
+)
+@pytest.mark.parametrize("later_ms", [0, 1], ids=["the head as it was", "another time in the head"])
+def test_a_checkpoint_that_was_changed(
+    world: World, changed: dict[str, Any], says: list[str], later_ms: int
+) -> None:
+    """It still names the newest entry, which says something else."""
+    last = checkpoints_of(world.copies)[-1]
+    head = replace(last.ledger_head, committed_at_ms=last.ledger_head.committed_at_ms + later_ms)
+    forged = replace(last, ledger_head=head, **changed)
+    put(world.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(forged)))
+    assert [each.what.partition(": ")[2] for each in world.ledger().breaks] == says
+    with pytest.raises(TamperedError):
+        world.attest()
+
+
 def test_the_record_of_a_move_is_in_a_statement(world: World) -> None:
     key = Key("m", StateKind.MOVE).encode()
     put(world.copies, checkpoint.TOPIC, encode(key, b'{"state": "cut"}', NOW))
