@@ -102,6 +102,38 @@ def test_a_source_without_a_leader_stops_no_neighbour() -> None:
         only_fails(copy(ranges()), copies, "e")
 
 
+@pytest.mark.parametrize("failing_at", range(0, 150, 6))
+def test_a_checkpoint_is_written_where_the_one_before_was_read(failing_at: int) -> None:
+    """A deposed leader answers reads: after them, no other one may be found for the write."""
+    copies, seen = destination(*TOPICS), list[str]()
+
+    def lose(count: int) -> None:
+        if count == failing_at:
+            raise ConnectionError("lost")
+
+    def note(kind: str, topics: str) -> Callable[[FakeCluster, Any], None]:
+        def look(_cluster: FakeCluster, asked: Any) -> None:
+            found = getattr(asked, topics)
+            if found is None or checkpoint.TOPIC in {one.name for one in found}:
+                seen.append(kind)
+
+        return look
+
+    with (
+        served(Requests(lose), source=filled(TOPICS, RECORDS), destination=copies),
+        before("_init", lambda _cluster, _asked: seen.append("takeover")),
+        before("_metadata", note("leaders", "topics")),
+        before("_list_offsets", note("read", "topics")),
+        before("_add", note("write", "v3_and_below_topics")),
+    ):
+        assert done(copy(ranges())) == {*TOPICS}
+    attempts = " ".join(seen).split("takeover")
+    writing = [attempt.split() for attempt in attempts if "write" in attempt]
+    assert writing
+    for attempt in writing:
+        assert "leaders" not in attempt[attempt.index("read") :]
+
+
 def damage(cluster: FakeCluster, how: str, topics: str) -> None:
     cluster.__class__ = TwoBrokers
     if how == "without a leader":
