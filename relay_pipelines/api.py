@@ -239,7 +239,7 @@ class Mirror:
         from relay_pipelines.replay.replay import Replay, copy_replay  # Arrow is slow to import
 
         planned = wanted if isinstance(wanted, Replay) else self.plan_replay(wanted)
-        return copy_replay(planned, self._session, observers, _CLOCK)
+        return copy_replay(planned, self._session, observers)
 
     def of_replay(self, replay_id: str) -> Mirror:
         """Return the mirror that an earlier replay is, to audit it.

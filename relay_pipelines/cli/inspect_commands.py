@@ -83,9 +83,10 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
     found = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         try:
-            look = Looker(Sides(name, mirror, clock)).look()
+            sides = Sides(name, mirror, clock)
+            look = Looker(sides).look()
             shown = page_of(look)
-            states = replay.replays(name, mirror, clock) if everything or as_json else []
+            states = replay.replays(sides) if everything or as_json else []
             document = json_output.status(look, shown, [replay.document(state) for state in states])
             lines = _add_groups(invocation, name, mirror, document, clock)
             for error in look.snapshot.held_back:  # of these, it cannot say how far they are copied

@@ -70,7 +70,7 @@ def _copy(
     try:
         with progress(replay.name, stderr()) as display:
             observers = [display] if publication is None else [display, publication.observer]
-            result = copy_replay(replay, session, observers, SystemClock())
+            result = copy_replay(replay, session, observers)
     except RelayError as error:
         invocation.fail(error, replay.name)
     else:

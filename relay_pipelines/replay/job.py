@@ -12,7 +12,7 @@ from pydantic import Field
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
@@ -91,7 +91,7 @@ def _replay(
         log.info("%s: a dry run; %s left to copy with dry_run: false", replay.name, left)
         _fail_for(context, [str(error) for error in replay.plan.data_losses], needs_operator=True)
         return
-    replay = start_replay(replay, clock)
+    replay = start_replay(replay)
     result = run(
         replay.plan,
         session,
@@ -105,9 +105,9 @@ def _replay(
     _fail_for(context, result.failures, needs_operator=result.needs_operator)
     counted = recount(
         replay.name,
-        _ranges(replay),
+        replay.ranges,
         replay.plan.snapshot.destination,
-        replay.mirror.copy_options,
+        replay.plan.snapshot.sides.options,
         clock,
         replay.start.decided_at_ms,
     )
@@ -116,15 +116,6 @@ def _replay(
         raise error
     path = naming.path(prefix, config["mirror"])
     yield [_materialization(path, kafka, request, replay, result, counted.counted)]
-
-
-def _ranges(replay: Replay) -> list[OffsetRange]:
-    start = replay.start
-    assert start.replay is not None
-    return [
-        OffsetRange(TopicPartition(start.topic, partition), start.starts[partition], end)
-        for partition, end in start.replay.ends.items()
-    ]
 
 
 def _fail_for(context: dg.OpExecutionContext, lines: list[str], *, needs_operator: bool) -> None:
@@ -157,7 +148,7 @@ def _materialization(
             "copied by this run (records)": result.records,
             "copied by this run (bytes)": result.size_bytes,
             "read from": request.side.value,
-            "ranges": ", ".join(map(str, _ranges(replay))),
+            "ranges": ", ".join(map(str, replay.ranges)),
             "target": to,
         },
     )

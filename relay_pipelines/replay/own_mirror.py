@@ -126,34 +126,16 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
     )
 
 
-def at_node(own: Mirror, node: str) -> Mirror:
-    """Return a replay that reads one node alone: offsets of one log mean nothing in another.
-
-    Args:
-        node: whose offsets are replayed. An only node may have a new name; its topic id tells.
-
-    Raises:
-        ConfigError: the replay does not read it.
-    """
-    if len(own.source.nodes) == 1:
-        return own
-    nodes = tuple(each for each in own.source.nodes if each.name == node)
-    if not nodes:
-        raise ConfigError(
-            f"the offsets to replay are those of node {node!r}, which is not in source.nodes",
-            remedy="add it again, or replay from the destination: --side destination",
-        )
-    return _reading(own, nodes)
-
-
-def without_quarantined(own: Mirror, quarantined: Mapping[str, str], node: str = "") -> Mirror:
+def reading(own: Mirror, quarantined: Mapping[str, str], node: str = "") -> Mirror:
     """Return a replay that reads no node which holds other records than were copied.
 
     Args:
         quarantined: why, by node.
-        node: whose offsets are replayed; empty for any.
+        node: the only one that it reads: offsets of one log mean nothing in another. An only node
+            may have a new name; its topic id tells. Empty for any.
 
     Raises:
+        ConfigError: the replay does not read this node.
         DivergedNodeError: no node is left, or not this one.
     """
     nodes = tuple(each for each in own.source.nodes if each.name not in quarantined)
@@ -163,10 +145,13 @@ def without_quarantined(own: Mirror, quarantined: Mapping[str, str], node: str =
             f"node {name} is in quarantine: {quarantined[name]}",
             remedy="replay from the destination: --side destination",
         )
-    return _reading(own, nodes)
-
-
-def _reading(own: Mirror, nodes: tuple[Node, ...]) -> Mirror:
+    if node and len(own.source.nodes) > 1:
+        nodes = tuple(each for each in nodes if each.name == node)
+    if not nodes:
+        raise ConfigError(
+            f"the offsets to replay are those of node {node!r}, which is not in source.nodes",
+            remedy="add it again, or replay from the destination: --side destination",
+        )
     return own.model_copy(update={"source": own.source.model_copy(update={"nodes": nodes})})
 
 

@@ -2,14 +2,12 @@
 
 A replay is a mirror of its own, with its own checkpoints and ledger entries; docs/transactions.md
 argues why it duplicates no record.
-
-What can be wrong with a replay although its range is there. Writes nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,31 +25,29 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.checkpoint import ReplayRecord, StartRecord, replay_name
+from relay_pipelines.ledger.checkpoint import REPLAY, ReplayRecord, StartRecord, replay_name
 from relay_pipelines.ledger.reader import read_checkpoints
-from relay_pipelines.ledger.state_table import read_any_state
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
 from relay_pipelines.model import Checkpoint, OffsetRange, Side, TopicPartition
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.owners import moved_topics, topic_scope
-from relay_pipelines.plan.positions import Position, copy_again
+from relay_pipelines.plan.positions import copy_again
 from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.prepare.prepared_snapshot import record_starts
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
-from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.replay import replay_ranges
 from relay_pipelines.replay.own_mirror import (
     as_mirror,
-    at_node,
     copied_again,
     parameters,
+    reading,
     refuse_loops,
     request_of,
     require_same,
     selects,
-    without_quarantined,
 )
 from relay_pipelines.replay.replay_ranges import ReplayedRanges
 from relay_pipelines.replay.request import ReplayRequest
@@ -76,15 +72,13 @@ class Replay:
 
     Args:
         id: as people name it.
-        mirror: that it is.
         start: where it starts and ends.
         is_started: whether its start record is committed.
-        plan: what is left.
+        plan: what is left, of the mirror that it is.
         findings: what a person may not expect.
     """
 
     id: str
-    mirror: Mirror
     start: StartRecord
     is_started: bool
     plan: RunPlan
@@ -94,6 +88,11 @@ class Replay:
     def name(self) -> str:
         """The name of its checkpoints and ledger entries."""
         return self.start.mirror
+
+    @property
+    def ranges(self) -> list[OffsetRange]:
+        """All that it copies, also what it has copied."""
+        return _ranges(self.start)
 
     @property
     def is_complete(self) -> bool:
@@ -156,34 +155,28 @@ def plan_replay(
         DataLossError: the range is not there any more.
         RelayError: a cluster does not answer, or refuses.
     """
-    replay = _planned(mirrors, name, request, clock)
+    sides = Sides(name, mirrors[name], clock)
+    refuse_loops(sides.mirror, request, mirrors)
+    with sides.destination() as client:
+        state = client.retry(partial(read_any_state, client))
+    known, of_replay = state.of(name), state.of(replay_name(name, request.id))
+    _refuse_target(sides, request, known)
+    # nodes that the mirror, and so its replays, must not read
+    quarantined = known.quarantined if request.side is Side.SOURCE else {}
+    start = _started(request, of_replay)
+    if start is None:
+        replay = _decided(sides, request, known, quarantined)
+    else:
+        own = reading(as_mirror(sides.mirror, request, start.topic), quarantined, start.node)
+        require_same(start, parameters(request, own.record_policy(start.topic)), request.id)
+        left = _left(_snapshot(Sides(start.mirror, own, clock), start.topic), start)
+        replay = Replay(request.id, start, is_started=True, plan=left)
     if replay.plan.windows:
         require_copyable(replay.plan.snapshot, session)
     return replay
 
 
-def _planned(
-    mirrors: Mapping[str, Mirror], name: str, request: ReplayRequest, clock: Clock
-) -> Replay:
-    mirror = mirrors[name]
-    refuse_loops(mirror, request, mirrors)
-    _refuse_target(name, mirror, request, clock)
-    start = _started(name, mirror, request, clock)
-    if start is not None:
-        own = as_mirror(mirror, request, start.topic)
-        if request.side is Side.SOURCE:
-            own = without_quarantined(own, _quarantined(name, mirror, clock), start.node)
-        own = at_node(own, start.node)
-        _require_same(start, own, request)
-        left = _left(_snapshot(start.mirror, own, start.topic, clock), start)
-        return Replay(request.id, own, start, is_started=True, plan=left)
-    ranges, own, snapshot = _decide(name, mirror, request, clock)
-    start = _start_record(name, request, own, ranges, snapshot, clock)
-    left = _left(snapshot, start)
-    return Replay(request.id, own, start, is_started=False, plan=left, findings=ranges.findings)
-
-
-def start_replay(replay: Replay, clock: Clock) -> Replay:
+def start_replay(replay: Replay) -> Replay:
     """Commit the start record, unless there is one, and plan what is left by it.
 
     Raises:
@@ -201,7 +194,7 @@ def start_replay(replay: Replay, clock: Clock) -> Replay:
         # fenced by another process that starts the same replay: its record is there the next time
         with suppress(FencedError):
             record_starts(snapshot)
-        found = read_checkpoints(Sides(replay.name, replay.mirror, clock), settled=True).starts
+        found = read_checkpoints(snapshot.sides, settled=True).starts
     assert start.replay is not None
     for each in found.values():
         require_same(each, start.replay.parameters, replay.id)
@@ -212,37 +205,30 @@ def start_replay(replay: Replay, clock: Clock) -> Replay:
             f" {start.node}",
             remedy="run again to continue it",
         )
-    left = _left(_snapshot(replay.name, replay.mirror, start.topic, clock), start)
+    left = _left(_snapshot(snapshot.sides, start.topic), start)
     return replace(replay, start=start, is_started=True, plan=left)
 
 
-def replays(name: str, mirror: Mirror, clock: Clock) -> list[ReplayState]:
+def replays(sides: Sides) -> list[ReplayState]:
     """Return the replays of a mirror, oldest first.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    return [_state(name, start, found) for start, found in _read_replays(name, mirror, clock)]
+    return [_state(start, checkpoints) for start, checkpoints in _read_replays(sides)]
 
 
-def copy_replay(
-    planned: Replay, session: Session, observers: Sequence[Observer], clock: Clock
-) -> RunResult:
+def copy_replay(planned: Replay, session: Session, observers: Sequence[Observer]) -> RunResult:
     """Copy what `plan_replay` has planned; failures while copying are in the result.
 
     Raises:
         RelayError: a cluster does not answer, or refuses.
     """
     if planned.plan.windows:
-        planned = start_replay(planned, clock)
+        planned = start_replay(planned)
+    scope = topic_scope(planned.start.topic)
     with session.deferring():
-        return run(
-            planned.plan,
-            session,
-            observers,
-            stop=session.stopped,
-            scope=topic_scope(planned.start.topic),
-        )
+        return run(planned.plan, session, observers, stop=session.stopped, scope=scope)
 
 
 def mirror_of_replay(replay_id: str, sides: Sides) -> Sides:
@@ -252,141 +238,137 @@ def mirror_of_replay(replay_id: str, sides: Sides) -> Sides:
         ConfigError: there is no such replay.
         RelayError: the destination does not answer, or refuses.
     """
-    name, mirror = sides.name, sides.mirror
-    known = {start.mirror: start for start, _ in _read_replays(name, mirror, sides.clock)}
-    start = known.get(replay_name(name, replay_id))
+    known = {start.mirror: start for start, _ in _read_replays(sides)}
+    start = known.get(replay_name(sides.name, replay_id))
     if start is None:
         ids = [each.rpartition("@")[2] for each in known]
         raise ConfigError(
-            f"the mirror {name!r} has no replay {replay_id!r}",
+            f"the mirror {sides.name!r} has no replay {replay_id!r}",
             remedy=nearest(replay_id, ids, "replays") if ids else "it has none",
         )
-    return replace(
-        sides, name=start.mirror, mirror=as_mirror(mirror, request_of(start), start.topic)
-    )
+    own = as_mirror(sides.mirror, request_of(start), start.topic)
+    return replace(sides, name=start.mirror, mirror=own)
 
 
 def _read_replays(
-    name: str, mirror: Mirror, clock: Clock
+    sides: Sides,
 ) -> list[tuple[StartRecord, Mapping[TopicPartition, Checkpoint]]]:
-    options = mirror.copy_options
-    with destination_client(name, mirror.destination_cluster, options, clock) as client:
-        found = client.retry(partial(read_any_state, client)).replays(name)
+    with sides.destination() as client:
+        found = client.retry(partial(read_any_state, client)).replays(sides.name)
     return [each for each in found if each[0].replay is not None]
 
 
-def _state(
-    name: str, start: StartRecord, checkpoints: Mapping[TopicPartition, Checkpoint]
-) -> ReplayState:
+def _state(start: StartRecord, checkpoints: Mapping[TopicPartition, Checkpoint]) -> ReplayState:
     assert start.replay is not None
-    asked, left = start.replay.parameters["asked"], 0
-    for partition, end in start.replay.ends.items():
-        checkpoint = checkpoints.get(TopicPartition(start.topic, partition))
-        left += end - (start.starts[partition] if checkpoint is None else checkpoint.next_offset)
+    asked = start.replay.parameters["asked"]
     return ReplayState(
-        start.mirror.removeprefix(replay_name(name, "")),
+        start.mirror.partition(REPLAY)[2],
         asked["topic"],
         asked["to"],
         Side(asked["side"]),
         start.decided_at_ms,
-        sum(end - start.starts[partition] for partition, end in start.replay.ends.items()),
-        left,
+        sum(map(len, _ranges(start))),
+        sum(each.end - each.start for each in _rest(start, checkpoints)),
     )
 
 
-def _started(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> StartRecord | None:
+def _ranges(start: StartRecord) -> list[OffsetRange]:
+    assert start.replay is not None
+    return [
+        OffsetRange(TopicPartition(start.topic, partition), start.starts[partition], end)
+        for partition, end in start.replay.ends.items()
+    ]
+
+
+def _rest(
+    start: StartRecord, checkpoints: Mapping[TopicPartition, Checkpoint]
+) -> Iterable[OffsetRange]:
+    """Return what is not copied yet; a range may be empty."""
+    for each in _ranges(start):
+        committed = checkpoints.get(each.topic_partition)
+        yield each if committed is None else replace(each, start=committed.next_offset)
+
+
+def _started(request: ReplayRequest, state: CheckpointSnapshot) -> StartRecord | None:
     """Return the start record of a replay; None if it was never started."""
-    snapshot = read_checkpoints(Sides(replay_name(name, request.id), mirror, clock))
-    if snapshot.checkpoints and not snapshot.starts:
+    if state.checkpoints and not state.starts:
         raise CheckpointLostError(
             f"the start record of the replay {request.id} is gone, and some of it was copied",
             remedy=f"restore the topic {checkpoint.TOPIC}, or give another --id to replay again",
         )
-    return next(iter(snapshot.starts.values()), None)
+    return next(iter(state.starts.values()), None)
 
 
-def _require_same(start: StartRecord, own: Mirror, request: ReplayRequest) -> None:
-    require_same(start, parameters(request, own.record_policy(start.topic)), request.id)
-
-
-def _decide(
-    name: str, mirror: Mirror, request: ReplayRequest, clock: Clock
-) -> tuple[ReplayedRanges, Mirror, ClusterSnapshot]:
+def _decided(
+    sides: Sides,
+    request: ReplayRequest,
+    known: CheckpointSnapshot,
+    quarantined: Mapping[str, str],
+) -> Replay:
     """Turn what is asked for into offsets of the side that is read."""
-    take = partial(_snapshot, replay_name(name, request.id), clock=clock)
+    name = replay_name(sides.name, request.id)
     if request.side is Side.DESTINATION:
-        ranges = replay_ranges.at_destination(name, mirror, request, clock)
-        own = as_mirror(mirror, request, ranges.topic)
-        return ranges, own, take(own, ranges.topic)
+        ranges = replay_ranges.at_destination(sides, request)
+        own = as_mirror(sides.mirror, request, ranges.topic)
+        snapshot = _snapshot(Sides(name, own, sides.clock), ranges.topic)
+    else:
+        own, again = _at_one_node(sides, request, quarantined)
+        snapshot = _snapshot(Sides(name, own, sides.clock), request.topic)
+        ranges = replay_ranges.at_source(sides, request, snapshot, known)
+        ranges = replace(ranges, findings=[*again, *ranges.findings])
+    start = _start_record(request, ranges, snapshot)
+    left = _left(snapshot, start)
+    return Replay(request.id, start, is_started=False, plan=left, findings=ranges.findings)
+
+
+def _at_one_node(
+    sides: Sides, request: ReplayRequest, quarantined: Mapping[str, str]
+) -> tuple[Mirror, list[Finding]]:
+    """Return the mirror that a replay from the source is, and whether its topic is another one."""
+    mirror = sides.mirror
     if not selects(mirror, request.topic):
         raise ConfigError(
-            f"the mirror {name!r} does not copy a topic {request.topic!r}",
+            f"the mirror {sides.name!r} does not copy a topic {request.topic!r}",
             remedy="see `relay plan --why` for every topic and why",
         )
-    own, quarantined = as_mirror(mirror, request, request.topic), _quarantined(name, mirror, clock)
-    of_mirror = None
-    if request.window and len(own.nodes) > 1:
-        node = replay_ranges.node_of_window(name, mirror, request, clock)
-        own = at_node(without_quarantined(own, quarantined, node), node)
-    own = without_quarantined(own, quarantined)
-    if not request.window:
-        # the node that a run of the mirror would read: it holds what the mirror has copied
-        of_mirror = _snapshot(name, mirror, request.topic, clock, configs=False)
-        own = at_node(own, of_mirror.node.name)
-    snapshot = replace(take(own, request.topic), other_nodes=())
-    own = at_node(own, snapshot.node.name)
-    ranges = replay_ranges.at_source(name, mirror, request, snapshot, clock)
-    return _with_warning(ranges, of_mirror), own, snapshot
-
-
-def _quarantined(name: str, mirror: Mirror, clock: Clock) -> Mapping[str, str]:
-    """Return which nodes the mirror, and so its replays, must not read, and why."""
-    return read_checkpoints(Sides(name, mirror, clock)).quarantined
-
-
-def _with_warning(ranges: ReplayedRanges, of_mirror: ClusterSnapshot | None) -> ReplayedRanges:
-    """Warn if a person names offsets or dates of a topic that was created again."""
-    if of_mirror is None or not any(position.recreated for position in of_mirror.positions):
-        return ranges
+    own = as_mirror(mirror, request, request.topic)
+    if request.window:
+        node = replay_ranges.node_of_window(sides, request) if len(own.nodes) > 1 else ""
+        return reading(own, quarantined, node), []
+    reading(own, quarantined)  # there is one
+    # the node that a run of the mirror would read: it holds what the mirror has copied
+    of_mirror = _snapshot(sides, request.topic, configs=False)
+    own = reading(own, quarantined, of_mirror.node.name)
+    if not any(position.recreated for position in of_mirror.positions):
+        return own, []
     recreated = warning(
         Kind.REPLAYED_RANGE,
         "",
-        f"the topic {ranges.topic!r} was deleted and created again since it was copied",
+        f"the topic {request.topic!r} was deleted and created again since it was copied",
         "these are offsets of the new one (the copies: --side destination)",
     )
-    return replace(ranges, findings=[recreated, *ranges.findings])
+    return own, [recreated]
 
 
-def _snapshot(
-    name: str, mirror: Mirror, topic: str, clock: Clock, *, configs: bool = True
-) -> ClusterSnapshot:
-    return cluster_snapshot.take_snapshot(
-        Sides(name, mirror, clock), only_topic=topic, configs=configs, refuse_loops=False
-    )
+def _snapshot(sides: Sides, topic: str, *, configs: bool = True) -> ClusterSnapshot:
+    return cluster_snapshot.take_snapshot(sides, topic, configs=configs, refuse_loops=False)
 
 
 def _start_record(
-    name: str,
-    request: ReplayRequest,
-    own: Mirror,
-    ranges: ReplayedRanges,
-    snapshot: ClusterSnapshot,
-    clock: Clock,
+    request: ReplayRequest, ranges: ReplayedRanges, snapshot: ClusterSnapshot
 ) -> StartRecord:
-    by_partition = {
-        offset_range.topic_partition.partition: offset_range for offset_range in ranges.ranges
-    }
+    node, policy = snapshot.node.name, snapshot.sides.mirror.record_policy(ranges.topic)
     start = StartRecord(
-        mirror=replay_name(name, request.id),
+        mirror=snapshot.name,
         topic=ranges.topic,
-        starts={partition: offset_range.start for partition, offset_range in by_partition.items()},
-        node=snapshot.node.name,
-        topic_ids={snapshot.node.name: snapshot.source_topics[ranges.topic].topic_id},
-        decided_at_ms=clock.now_ms(),
+        starts={each.topic_partition.partition: each.start for each in ranges.ranges},
+        node=node,
+        topic_ids={node: snapshot.source_topics[ranges.topic].topic_id},
+        decided_at_ms=snapshot.sides.clock.now_ms(),
         replay=ReplayRecord(
-            {partition: offset_range.end for partition, offset_range in by_partition.items()},
+            {each.topic_partition.partition: each.end for each in ranges.ranges},
             {tp.partition: intervals for tp, intervals in ranges.kept.items()},
-            parameters(request, own.record_policy(ranges.topic)),
+            parameters(request, policy),
         ),
     )
     if len(checkpoint.start_record(start).record[1]) > _RECORD_BYTES:
@@ -400,32 +382,37 @@ def _start_record(
 def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     """Plan what is left of a replay; ranges that have ended no longer count."""
     assert start.replay is not None
-    if gone := [_copies_gone(each) for each in snapshot.positions if each.destination_lost]:
-        return RunPlan(replace(snapshot, positions=[]), (), gone[:1], {})
-    _refuse_recreated(snapshot, start)
-    positions, ranges = [], []
     for position in snapshot.positions:
-        tp = position.topic_partition
-        end = start.replay.ends.get(tp.partition, -1)
-        next_offset = _next_offset(snapshot, start, tp)
-        if tp not in snapshot.checkpoints and position.ledger_end is None:
-            # it does not begin where the log does, so older records of other nodes do not matter
-            position = replace(position, next_offset=next_offset, elsewhere=None)  # noqa: PLW2901 - the same one
-        if next_offset < end:
-            positions.append(position)
-            ranges.append(OffsetRange(tp, next_offset, end))
-    unreadable = {
-        tp: error
-        for tp, error in snapshot.unreadable.items()
-        if start.replay.ends.get(tp.partition, -1) > _next_offset(snapshot, start, tp)
+        if position.destination_lost:  # complete or not
+            tp = position.topic_partition
+            remedy = copy_again(position.mirror, tp.topic)
+            gone = DestinationTopicLostError(
+                position.destination_lost, remedy=remedy, topic_partition=tp
+            )
+            return RunPlan(replace(snapshot, positions=[]), (), [gone], {})
+    topic_id, known = snapshot.source_topics[start.topic].topic_id, start.topic_ids[start.node]
+    if topic_id and known and topic_id != known:
+        raise TopicRecreatedError(
+            f"the topic {start.topic!r} was deleted and created again since the replay began",
+            remedy="give another --id to replay its new records",
+        )
+    rest = {
+        each.topic_partition: each
+        for each in _rest(start, snapshot.checkpoints)
+        if each.start < each.end
     }
+    positions = [
+        position
+        if tp in snapshot.checkpoints or position.ledger_end is not None
+        # it does not begin where the log does, so older records of other nodes do not matter
+        else replace(position, next_offset=rest[tp].start, elsewhere=None)
+        for position in snapshot.positions
+        if (tp := position.topic_partition) in rest
+    ]
+    unreadable = {tp: error for tp, error in snapshot.unreadable.items() if tp in rest}
     own = replace(snapshot, positions=positions, unreadable=unreadable)
-    frozen = FrozenWindow("", tuple(ranges), start.node, start.decided_at_ms)
-    planned = run_plan.plan_frozen(own, frozen)
-    kept = {
-        TopicPartition(start.topic, partition): intervals
-        for partition, intervals in start.replay.kept.items()
-    }
+    ranges = tuple(rest[position.topic_partition] for position in positions)
+    planned = run_plan.plan_frozen(own, FrozenWindow("", ranges, start.node, start.decided_at_ms))
     losses = [
         type(lost)(
             lost.what,
@@ -437,83 +424,57 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
         else lost
         for lost in planned.data_losses
     ]
+    kept = {
+        TopicPartition(start.topic, partition): intervals
+        for partition, intervals in start.replay.kept.items()
+    }
     return replace(planned, data_losses=losses, kept=kept)
 
 
-def _next_offset(snapshot: ClusterSnapshot, start: StartRecord, tp: TopicPartition) -> int:
-    """Return up to where a replay is; -1 for a partition that it does not copy."""
-    committed = snapshot.checkpoints.get(tp)
-    return start.starts.get(tp.partition, -1) if committed is None else committed.next_offset
-
-
-def _copies_gone(position: Position) -> DestinationTopicLostError:
-    """Return the error for a replay whose target is gone, complete or not."""
-    tp = position.topic_partition
-    return DestinationTopicLostError(
-        position.destination_lost, remedy=copy_again(position.mirror, tp.topic), topic_partition=tp
-    )
-
-
-def _refuse_recreated(snapshot: ClusterSnapshot, start: StartRecord) -> None:
-    topic_id, known = snapshot.source_topics[start.topic].topic_id, start.topic_ids[start.node]
-    if topic_id and known and topic_id != known:
-        raise TopicRecreatedError(
-            f"the topic {start.topic!r} was deleted and created again since the replay began",
-            remedy="give another --id to replay its new records",
-        )
-
-
-def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> None:
+def _refuse_target(sides: Sides, request: ReplayRequest, known: CheckpointSnapshot) -> None:
     """Refuse a target that the mirror reads, and one that it writes, unless that is asked for."""
-    to = target(request.to).topic
-    known = read_checkpoints(Sides(name, mirror, clock))
+    name, to, elsewhere = sides.name, target(request.to).topic, "replay into another topic"
     copies = known.checkpoints.values()
     written = {copied.destination.topic for copied in copies}
-    written.add(renamed_target(request.topic, mirror.topics.rename).topic)
+    written.add(renamed_target(request.topic, sides.mirror.topics.rename).topic)
     if to in written and not request.into_itself:
         raise ConfigError(
             f"the mirror {name!r} writes to the topic {to!r}, whose readers would get the replayed"
             " records a second time",
-            remedy="replay into another topic, or add --into-itself if they should",
+            remedy=f"{elsewhere}, or add --into-itself if they should",
         )
     moved = moved_topics(name, known.owners)
     if to in {copied.destination.topic for copied in copies if copied.source.topic in moved}:
         raise ConfigError(
             f"the topic {to!r} has moved to the destination, and `relay move back` would bring the"
             " replayed records to the source again",
-            remedy="replay into another topic",
+            remedy=elsewhere,
         )
-    options = mirror.copy_options
     sources = {cluster_id for copied in copies for cluster_id in copied.cluster_ids.values()}
-    with destination_client(name, mirror.destination_cluster, options, clock) as client:
+    with sides.destination() as client:
 
-        def ask() -> str:
+        def ask() -> None:
             exists = client.has_topic(to)  # asks for the id of the cluster, too
-            if client.cluster_id in sources and selects(mirror, to):
+            if client.cluster_id in sources and selects(sides.mirror, to):
                 raise copied_again(name, to)
-            if not exists or to not in written:
-                return ""
-            return topic_configs(client, [to], [CLEANUP_POLICY])[to][CLEANUP_POLICY].value
+            if not exists:
+                return
+            there = client.topic(to).topic_partitions
+            for tp, other in shared_destinations.other_mirrors(client, name, there).items():
+                if tp.topic == to:
+                    raise ConfigError(
+                        f"the topic {to!r} {other.holds}: replayed records would be foreign to it",
+                        remedy=elsewhere,
+                    )
+            configs = topic_configs(client, [to], [CLEANUP_POLICY]) if to in written else {}
+            if to in configs and "compact" in configs[to][CLEANUP_POLICY].value:
+                raise ConfigError(
+                    f"the topic {to!r}, to which the mirror {name!r} writes, is compacted: replayed"
+                    " records would replace newer ones",
+                    remedy=elsewhere,
+                )
 
-        policy = client.retry(ask)
-
-        def read() -> dict[str, shared_destinations.Other]:
-            there = client.topic(to).topic_partitions if client.has_topic(to) else ()
-            others = shared_destinations.other_mirrors(client, name, there)
-            return {tp.topic: other for tp, other in others.items()}
-
-        others = client.retry(read)
-    if to in others:
-        raise ConfigError(
-            f"the topic {to!r} {others[to].holds}: replayed records would be foreign to it",
-            remedy="replay into another topic",
-        )
-    if "compact" in policy:
-        raise ConfigError(
-            f"the topic {to!r}, to which the mirror {name!r} writes, is compacted: replayed records"
-            " would replace newer ones",
-            remedy="replay into another topic",
-        )
+        client.retry(ask)
 
 
 def require_copyable(snapshot: ClusterSnapshot, session: Callable[[], Any]) -> None:

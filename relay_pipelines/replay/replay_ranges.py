@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from relay_pipelines.audit.coverage import Selected, select
+from relay_pipelines.audit.coverage import Selected, coverage, select
 from relay_pipelines.audit.request import Selection
 from relay_pipelines.errors import (
     ConfigError,
@@ -17,10 +17,11 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger.offset_map import Copied, OffsetMap, merged
-from relay_pipelines.ledger.reader import read_checkpoints
+from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import (
     Intervals,
+    LedgerEntry,
     NodeIdentity,
     OffsetRange,
     TopicPartition,
@@ -29,12 +30,9 @@ from relay_pipelines.protocol.client import (
     EARLIEST,
     READ_COMMITTED,
     ClusterClient,
-    destination_client,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.open_transactions import wait_until_stable
 from relay_pipelines.replay.request import ReplayRequest
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
@@ -59,20 +57,21 @@ class ReplayedRanges:
 
 
 def at_source(
-    name: str, mirror: Mirror, request: ReplayRequest, snapshot: ClusterSnapshot, clock: Clock
+    sides: Sides, request: ReplayRequest, snapshot: ClusterSnapshot, known: CheckpointSnapshot
 ) -> ReplayedRanges:
     """Return the source offsets that are asked for.
 
     Args:
-        name, mirror: of the mirror whose topic it is.
+        sides: of the mirror whose topic it is.
         snapshot: of that topic.
+        known: of that mirror.
 
     Raises:
         ConfigError: there are no such offsets.
         RetentionPassedError: the source no longer has them.
         RelayError: a cluster does not answer.
     """
-    ranges, findings = _asked(name, mirror, request, snapshot, clock)
+    ranges, findings = _asked(sides, request, snapshot, known)
     positions = {position.topic_partition: position for position in snapshot.positions}
     for offset_range in ranges:
         tp, position = offset_range.topic_partition, positions.get(offset_range.topic_partition)
@@ -100,7 +99,7 @@ def _require_readable(snapshot: ClusterSnapshot, asked: Container[TopicPartition
             raise error
 
 
-def node_of_window(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> str:
+def node_of_window(sides: Sides, request: ReplayRequest) -> str:
     """Return the node from which a window was copied, whose offsets the ledger has.
 
     Raises:
@@ -108,12 +107,8 @@ def node_of_window(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
         TamperedError: the ledger's entries are not those that were committed.
         RelayError: the destination does not answer.
     """
-    entries = [
-        ledger_entry
-        for topic in _selected(name, mirror, request, clock)
-        for ledger_entry in topic.copied
-    ]
-    node, *others = sorted({entry.node for entry in entries})
+    copied = [entry for each in _selected(sides, request) for entry in each.copied]
+    node, *others = sorted({entry.node for entry in copied})
     if others:
         raise ConfigError(
             f"the window {request.window!r} was copied from the nodes {', '.join([node, *others])},"
@@ -124,18 +119,14 @@ def node_of_window(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
 
 
 def _require_copied_log(
-    name: str,
-    mirror: Mirror,
-    selected: Iterable[Selected],
-    snapshot: ClusterSnapshot,
-    clock: Clock,
+    selected: Iterable[Selected], snapshot: ClusterSnapshot, known: CheckpointSnapshot
 ) -> None:
     """Refuse offsets of the ledger if the topic is no longer the one that was copied."""
-    known = read_checkpoints(Sides(name, mirror, clock)).checkpoints
+    copied = known.checkpoints
     for each in selected:
         tp = each.topic_partition
         log = NodeIdentity(snapshot.node.name, snapshot.source_topics[tp.topic].topic_id, "")
-        if tp in known and known[tp].is_recreated(log):
+        if tp in copied and copied[tp].is_recreated(log):
             raise TopicRecreatedError(
                 "the topic was deleted and created again since the window was copied",
                 remedy=_READ_DESTINATION,
@@ -144,12 +135,12 @@ def _require_copied_log(
 
 
 def _asked(
-    name: str, mirror: Mirror, request: ReplayRequest, snapshot: ClusterSnapshot, clock: Clock
+    sides: Sides, request: ReplayRequest, snapshot: ClusterSnapshot, known: CheckpointSnapshot
 ) -> tuple[list[OffsetRange], list[Finding]]:
     if request.window:
-        selected = _selected(name, mirror, request, clock)
+        selected = _selected(sides, request)
         _require_readable(snapshot, {each.topic_partition for each in selected})
-        _require_copied_log(name, mirror, selected, snapshot, clock)
+        _require_copied_log(selected, snapshot, known)
         return [each.range for each in selected], []
     _require_readable(
         snapshot, {tp for tp in snapshot.unreadable if request.partition in {None, tp.partition}}
@@ -192,9 +183,7 @@ def _asked(
     return ranges, findings
 
 
-def at_destination(
-    name: str, mirror: Mirror, request: ReplayRequest, clock: Clock
-) -> ReplayedRanges:
+def at_destination(sides: Sides, request: ReplayRequest) -> ReplayedRanges:
     """Return where the copies of the source offsets that are asked for are.
 
     Raises:
@@ -203,26 +192,22 @@ def at_destination(
         RetentionPassedError: the destination no longer has them.
         RelayError: the destination does not answer.
     """
-    selected = _selected(name, mirror, request, clock)
-    topics = {
-        entry.destination.topic_partition.topic
-        for each in selected
-        for entry in each.copied
-        if entry.records
-    }
+    selected = _selected(sides, request)
+    entries = sorted(
+        ((each.range, entry) for each in selected for entry in each.copied),
+        key=lambda of_range: of_range[1].destination,
+    )
+    topics = {entry.destination.topic_partition.topic for _, entry in entries if entry.records}
     if len(topics) > 1:
         raise ConfigError(
             f"the offsets were copied to several topics: {', '.join(sorted(topics))}",
             remedy="replay the offsets of one topic after those of the other",
         )
     sources: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
-    for each in selected:
-        for entry in each.copied:
-            sources[entry.destination.topic_partition].add(each.topic_partition)
-    with destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client:
-        copies = _Copies(client, request)
-        ask = partial(copies.find, selected)
-        found, findings = client.retry(ask)
+    for _, entry in entries:
+        sources[entry.destination.topic_partition].add(entry.source.topic_partition)
+    with sides.destination() as client:
+        found, findings = client.retry(partial(_copies, client, entries, request))
     kept = {
         tp: merged(copied, one_source=len(sources[tp]) == 1)
         for tp, copied in found.items()
@@ -235,9 +220,9 @@ def at_destination(
     return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several, findings)
 
 
-def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> list[Selected]:
+def _selected(sides: Sides, request: ReplayRequest) -> list[Selected]:
     """Return what the ledger has of the request; of a time span, all."""
-    ledger = read_verified_ledger(Sides(name, mirror, clock))
+    ledger = read_verified_ledger(sides)
     selection = Selection((request.topic,), request.partition, request.window, request.offsets)
     for broken in ledger.breaks:
         if selection.has(broken.topic_partition):
@@ -250,23 +235,13 @@ def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -
     copied_to = {tp: checkpoint.next_offset for tp, checkpoint in ledger.checkpoints.items()}
     selected = select(selection, entries, copied_to)
     for each in selected:
-        _require_covered(each)
+        for missing in coverage(each.range, each.entries, each.range.end).missing:
+            raise ConfigError(
+                f"{missing.topic_partition}: the ledger has no copies of the offsets"
+                f" [{missing.start}, {missing.end})",
+                remedy="name offsets that were copied; see `relay ledger`",
+            )
     return selected
-
-
-def _require_covered(selected: Selected) -> None:
-    position = selected.range.start
-    covering = (entry.source for entry in selected.entries if len(entry.source))
-    for source in sorted(covering):
-        if source.start > position:
-            break
-        position = max(position, source.end)
-    if position < selected.range.end:
-        raise ConfigError(
-            f"{selected.topic_partition}: the ledger has no copies of the offsets"
-            f" [{position}, {selected.range.end})",
-            remedy="name offsets that were copied; see `relay ledger`",
-        )
 
 
 def _not_empty(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -278,54 +253,44 @@ def _not_empty(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     )
 
 
-class _Copies:
-    """Finds the copies of source offsets at the destination."""
+def _copies(
+    client: ClusterClient,
+    entries: Sequence[tuple[OffsetRange, LedgerEntry]],
+    request: ReplayRequest,
+) -> tuple[dict[TopicPartition, list[Copied]], list[Finding]]:
+    """Return the copies by topic-partition of the destination, in any order, and findings.
 
-    def __init__(self, client: ClusterClient, request: ReplayRequest) -> None:
-        self._client = client
-        self._request = request
-        instead = "replay from the source: --side source"
-        self._map = OffsetMap(client, instead)
-
-    def find(
-        self, selected: Sequence[Selected]
-    ) -> tuple[dict[TopicPartition, list[Copied]], list[Finding]]:
-        """Return the copies by topic-partition of the destination, in any order, and findings."""
-        found: dict[TopicPartition, list[Copied]] = defaultdict(list)
-        entries = [(each.range, entry) for each in selected for entry in each.copied]
-        ends: dict[TopicPartition, int] = defaultdict(int)
-        for _, entry in entries:
-            tp = entry.destination.topic_partition
-            ends[tp] = max(ends[tp], entry.destination.end)
-        low = self._client.list_offsets(ends, EARLIEST, READ_COMMITTED)
-        for tp, end in ends.items():
-            wait_until_stable(self._client, tp, end)
-        # of a time span, every record's timestamp decides: it may be anywhere
-        first = low if self._request.has_dates else dict.fromkeys(low, 0)
-        findings: dict[TopicPartition, Finding] = {}
-        for offset_range, entry in entries:
-            tp = entry.destination.topic_partition
-            copies = self._map.copies(entry, offset_range) if entry.records else []
-            if any(start < first[tp] for start, _ in copies):
+    Args:
+        entries: chunks in the order of their copies, each with the source offsets that are wanted.
+    """
+    offsets = OffsetMap(client, "replay from the source: --side source")
+    found: dict[TopicPartition, list[Copied]] = defaultdict(list)
+    findings: dict[TopicPartition, Finding] = {}
+    ends: dict[TopicPartition, int] = defaultdict(int)
+    for _, entry in entries:
+        tp = entry.destination.topic_partition
+        ends[tp] = max(ends[tp], entry.destination.end)
+    low = client.list_offsets(ends, EARLIEST, READ_COMMITTED)
+    for tp, end in ends.items():
+        wait_until_stable(client, tp, end)
+    for wanted, entry in entries:
+        tp = entry.destination.topic_partition
+        for start, stop in offsets.copies(entry, wanted) if entry.records else ():
+            if start < low[tp] and not request.has_dates:
+                raise RetentionPassedError(
+                    f"the destination begins at offset {low[tp]}, and no longer has the copies"
+                    f" from {start} on",
+                    remedy="replay a later range, or read the source: --side source",
+                    topic_partition=tp,
+                    offset=start,
+                )
+            if start < low[tp]:  # every record's timestamp decides: it may be anywhere
                 findings[tp] = warning(
                     Kind.REPLAYED_RANGE,
                     str(tp),
                     f"the destination begins at offset {low[tp]}; it no longer has older copies, of"
                     " which some may be of the time span",
                 )
-            found[tp] += [
-                Copied(max(start, first[tp]), stop, entry.source)
-                for start, stop in copies
-                if stop > first[tp]
-            ]
-        for tp, copied in found.items():
-            oldest = min((each.start for each in copied), default=low[tp])
-            if oldest < low[tp]:
-                raise RetentionPassedError(
-                    f"the destination begins at offset {low[tp]}, and no longer has the copies"
-                    f" from {oldest} on",
-                    remedy="replay a later range, or read the source: --side source",
-                    topic_partition=tp,
-                    offset=oldest,
-                )
-        return found, list(findings.values())
+            if stop > low[tp]:
+                found[tp].append(Copied(max(start, low[tp]), stop, entry.source))
+    return found, list(findings.values())

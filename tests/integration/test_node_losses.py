@@ -551,7 +551,7 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
     assert planned().plan.snapshot.node.name == "a"
     pair.quarantine(b="")
 
-    replay = start_replay(planned(down="a"), CLOCK)
+    replay = start_replay(planned(down="a"))
     assert (replay.plan.snapshot.node.name, replay.plan.snapshot.other_nodes) == ("b", ())
     first = copied(replay, 40)
     assert (first.status, first.next_offset) == (Status.DONE, 40)
@@ -565,7 +565,7 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
     ):
         planned()
     pair.quarantine(b="")
-    second = copied(start_replay(planned(), CLOCK), 45)
+    second = copied(start_replay(planned()), 45)
     assert (second.status, second.error) == (Status.DONE, "")
     assert records_of(pair.destination, to) == copy_of_b[33:43]
 
@@ -586,7 +586,7 @@ def test_a_replay_names_what_has_no_leader(
     def planned(partition: int | None) -> Replay:
         return pair.replay(tmp_path, partition, (5, 25))
 
-    started = start_replay(planned(None), CLOCK)
+    started = start_replay(planned(None))
     assert len(list(started.plan.ranges)) == 2
     monkeypatch.setattr(cluster_snapshot, "take_snapshot", without_leader)
     with pytest.raises(SourceError, match="it has no leader"):

@@ -314,7 +314,7 @@ def test_a_replay_between_two_configurations(deployments: Two) -> None:
     def planned() -> Replay:
         two.forget_imports()
         mirrors = settings.load(two.config()).mirrors
-        return start_replay(plan_replay(mirrors, two.name, request, lambda: None, CLOCK), CLOCK)
+        return start_replay(plan_replay(mirrors, two.name, request, lambda: None, CLOCK))
 
     def copy(end: int) -> list[str]:
         snapshot = (plan := planned().plan).snapshot

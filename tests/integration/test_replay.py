@@ -92,7 +92,7 @@ class Replayed:
         return plan_replay(mirrors, self.mirror.name, request, lambda: self.session, CLOCK)
 
     def start(self, **more: Any) -> Replay:
-        return start_replay(self.plan(**more), CLOCK)
+        return start_replay(self.plan(**more))
 
     def copy(self, replay: Replay) -> RunResult:
         scope = topic_scope(replay.start.topic)
@@ -136,7 +136,7 @@ def test_offsets_into_another_topic(replayed: Replayed) -> None:
     planned = replayed.plan()
     assert [str(each.source) for each in planned.plan.ranges] == [f"{replayed.mirror.at}[20, 80)"]
     name, settings = replayed.mirror.name, replayed.settings().mirror(replayed.mirror.name)
-    assert replays(name, settings, CLOCK) == [], "a plan writes nothing"
+    assert replays(Sides(name, settings, CLOCK)) == [], "a plan writes nothing"
 
     replay = replayed.replay()
 
@@ -144,7 +144,7 @@ def test_offsets_into_another_topic(replayed: Replayed) -> None:
     assert replayed.plan().is_complete
     assert replayed.copy(replayed.start()).records == 0
     assert_equal(RECORDS[20:80], replayed.copied())
-    (state,) = replays(name, settings, CLOCK)
+    (state,) = replays(Sides(name, settings, CLOCK))
     assert (state.id, state.to, state.offsets, state.left) == (replay.id, replayed.to.topic, 60, 0)
     assert replayed.mirror.checkpoint() == before, "the mirror's own checkpoint never changes"
     replayed.assert_proof_holds(replay.id)
@@ -174,7 +174,7 @@ def test_the_command_killed_and_repeated(replayed: Replayed) -> None:
             process.kill()
         assert driver.wait(300) == -signal.SIGKILL
     settings = replayed.settings().mirror(replayed.mirror.name)
-    (state,) = replays(replayed.mirror.name, settings, CLOCK)
+    (state,) = replays(Sides(replayed.mirror.name, settings, CLOCK))
     assert 0 < state.left < state.offsets == 60
 
     again = relay_here(config, *typed, "--yes")
@@ -188,7 +188,7 @@ def test_two_at_once(replayed: Replayed) -> None:
     """Two processes that start the same replay agree on a start record, and double nothing."""
     planned = [replayed.plan() for _ in range(2)]
     with ThreadPoolExecutor(2) as threads:
-        started = list(threads.map(lambda each: start_replay(each, CLOCK), planned))
+        started = list(threads.map(start_replay, planned))
         assert started[0].start == started[1].start
         list(threads.map(replayed.copy, started))
     replayed.copy(replayed.start())

@@ -24,7 +24,12 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import Key, StateKind, parse, replay_name
-from relay_pipelines.ledger.state_table import EveryMirror, UnreadableCheckpoint, read_state
+from relay_pipelines.ledger.state_table import (
+    CheckpointSnapshot,
+    EveryMirror,
+    UnreadableCheckpoint,
+    read_state,
+)
 from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.move.record import CutPartition, MoveRecord
 from relay_pipelines.move.states import State
@@ -239,9 +244,10 @@ def test_nothing_is_copied_to_where_another_mirror_may_have_copied(
     assert "which already may hold what mirror 'n' copied, whose" in str(refused["p.a"])
     assert what in str(refused["p.a"])
     with other.answering():
-        _refuse_target("m", other.mirror, ReplayRequest("a", "z", offsets=(0, 5)), Clock())
+        sides, known = Sides("m", other.mirror, Clock()), CheckpointSnapshot()
+        _refuse_target(sides, ReplayRequest("a", "z", offsets=(0, 5)), known)
         with pytest.raises(ConfigError, match=rf"'p.a' may hold what mirror 'n' copied.*{what}"):
-            _refuse_target("m", other.mirror, ReplayRequest("a", "p.a", offsets=(0, 5)), Clock())
+            _refuse_target(sides, ReplayRequest("a", "p.a", offsets=(0, 5)), known)
 
 
 @pytest.mark.parametrize("is_empty", [True, False])

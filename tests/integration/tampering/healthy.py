@@ -134,7 +134,7 @@ def replayed(to: str = "") -> Action:
         )
         mirrors = load(stage.config).mirrors
         planned = plan_replay(mirrors, row.mirror, request, no_spark, CLOCK)
-        replay = start_replay(planned, CLOCK)
+        replay = start_replay(planned)
         result = run(replay.plan, lambda: stage.session, [])
         assert result.failures == []
 
