@@ -38,6 +38,8 @@ class Kind(StrEnum):
     PATTERN_WITHOUT_TOPIC = "PatternWithoutTopic"
     LOSS_ACCEPTED = "LossAccepted"
     """Records were lost, and `on_data_loss` says to resume after them."""
+    SAME_CLUSTER = "SameCluster"
+    """Two nodes of the source are one cluster."""
     NODE_UNREADABLE = "NodeUnreadable"
     BROKEN_CHAIN = "BrokenChain"
     """Ledger entries are not those that were committed."""

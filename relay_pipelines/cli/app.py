@@ -194,7 +194,7 @@ def status(
     ] = False,
     every: Annotated[
         str,
-        typer.Option("--every", metavar="DURATION", help="How often to look, with --watch: 2s."),
+        typer.Option("--every", metavar="DURATION", help="How often to look, with --watch."),
     ] = "2s",
     as_json: Json = False,
 ) -> int:
@@ -221,7 +221,7 @@ def exporter(
         int, typer.Option("--port", "-p", min=1, max=65_535, help="The port to listen on.")
     ] = 9465,
     every: Annotated[
-        str, typer.Option("--every", metavar="DURATION", help="How often to look: 15s, 1m.")
+        str, typer.Option("--every", metavar="DURATION", help="How often to look.")
     ] = "15s",
     partitions: Annotated[
         int,

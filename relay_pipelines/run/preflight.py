@@ -49,12 +49,14 @@ def check(sides: Sides, taken: Taken | None = None) -> Iterator[Finding]:
         *((node, SourceError) for node in sides.mirror.nodes),
         (sides.mirror.destination_cluster, DestinationError),
     ]
-    all_answer = True
+    all_answer, nodes = True, dict[str, str]()
     for cluster, kind in clusters:
         with ClusterClient(cluster, kind, sides.name, sides.options, sides.clock) as client:
             for finding in _probe(sides, client, at_source=kind is SourceError):
                 all_answer = all_answer and finding.severity is not Severity.ERROR
                 yield finding
+            if kind is SourceError:
+                yield from _same_cluster(sides, client, nodes)
     if all_answer:
         try:
             snapshot = cluster_snapshot.take_snapshot(sides, patient=False)
@@ -164,6 +166,25 @@ def _probe(sides: Sides, client: ClusterClient, *, at_source: bool) -> Iterator[
         admin.topic_configs(client, visible[:1], NEEDED_CONFIGS)
     except RelayError as error:
         yield _error(where, error)
+
+
+def _same_cluster(sides: Sides, client: ClusterClient, nodes: dict[str, str]) -> Iterator[Finding]:
+    """Yield that a node is the cluster of an earlier one: no failover is left between the two.
+
+    Args:
+        nodes: cluster id -> the first node that has it; it grows.
+    """
+    if not client.cluster_id:
+        return
+    node = client.cluster.name
+    first = nodes.setdefault(client.cluster_id, node)
+    if first != node:
+        yield warning(
+            *(Kind.SAME_CLUSTER, f"{sides.name}: node {client.cluster}"),
+            f"belongs to the cluster of node {first}, {client.cluster_id}: if that is away, so is"
+            " this one",
+            "name an identical cluster with an id of its own, or remove one of the two",
+        )
 
 
 def _copies_of_others(where: str, client: ClusterClient) -> Iterator[Finding]:

@@ -104,7 +104,7 @@ def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iter
     if kind == "problems":
         yield from ((location + below, text) for below, text in detail["ctx"]["found"])
     elif kind == "extra_forbidden":
-        remedy = nearest(str(location[-1]), _valid_keys(root, location[:-1]), "keys")
+        remedy = _right_key(str(location[-1]), root, location[:-1])
         if "security" in location and _value_at(location, written) is None:
             # it may be a password without its key
             yield location[:-1], f"an unknown key without a value; {remedy}"
@@ -173,8 +173,18 @@ def _value_at(location: Location, written: Any) -> Any:
     return written
 
 
+def _right_key(key: str, root: type[BaseModel], location: Location) -> str:
+    """Return the remedy for a wrong key: its own section around this one or in it, or its name."""
+    here = _valid_keys(root, location)
+    around = [location[:steps] for steps in reversed(range(len(location)))]
+    for section in (*around, *((*location, name) for name in here)):
+        if key in _valid_keys(root, section):
+            return f"it belongs to {dotted(section) or 'the top level'}"
+    return nearest(key, here, "keys")
+
+
 def _valid_keys(root: type[BaseModel], location: Location) -> list[str]:
-    """Return the keys of the mapping at the location."""
+    """Return the keys of the section at the location; none if it is no section with fixed keys."""
     annotation: Any = root
     for step in location:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -187,7 +197,7 @@ def _valid_keys(root: type[BaseModel], location: Location) -> list[str]:
             annotation = arguments[0] if arguments[-1] is Ellipsis else arguments[1]
         if isinstance(annotation, UnionType):  # Window | None
             annotation = get_args(annotation)[0]
-    fields: Mapping[str, Any] = annotation.model_fields
+    fields: Mapping[str, Any] = getattr(annotation, "model_fields", {})
     return [field.alias or name for name, field in fields.items()]
 
 

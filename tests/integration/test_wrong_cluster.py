@@ -144,3 +144,17 @@ def test_a_client_tells_the_next_one_which_cluster_it_has_read(
         pytest.raises(WrongClusterError, match=destination_cluster.cluster_id),
     ):
         client.metadata([])
+
+
+def test_two_nodes_that_are_one_cluster(sides: Clusters, topic_name: str, tmp_path: Path) -> None:
+    """`check` warns: the second node answers as long as the first one does, and no longer."""
+    source, destination = sides
+    create(source, topic_name, 1, KEPT)
+    mirror = commands.mirror(source, destination, topic_name)
+    mirror["source"]["nodes"].append({"name": "two", **commands.at(source)})
+    config = commands.configured(tmp_path, {"m": mirror})
+    done = commands.relay_here(config, "check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("warning")]
+    assert line.startswith("warning m: node two (")
+    assert "belongs to the cluster of node one, " in line

@@ -45,6 +45,21 @@ def test_every_command_is_documented() -> None:
     assert sections == [f"relay {name}" for name in group.commands]
 
 
+def test_a_default_is_shown_once() -> None:
+    """`--help` shows it by itself, so the text of an option does not say it again."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    twice = [
+        f"relay {name} {option.opts[0]}: {option.help}"
+        for name, command in group.commands.items()
+        for option in command.params
+        if isinstance(option, typer.core.TyperOption)
+        and re.search(r"\d", str(option.default))
+        and re.search(rf"(?<!\w){re.escape(str(option.default))}(?!\w)", option.help or "")
+    ]
+    assert twice == []
+
+
 NO_FILE, NO_LAST = "none.yaml does not exist; ", "Invalid value for '--last' / '-n'"
 BAD_USAGE = [
     ("run --mirrors x", r"No such option: --mirrors.*; see `relay run --help`"),
