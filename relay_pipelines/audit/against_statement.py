@@ -5,7 +5,7 @@ It reads the destination alone: the ledger, the checkpoints, and the copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from relay_pipelines.audit.claims import Claims
 from relay_pipelines.audit.coverage import last_history
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.source_logs import read_destination_topics
+from relay_pipelines.audit.source_logs import DestinationTopics, read_destination_topics
 from relay_pipelines.audit.verdict import UNEXPLAINED, Tally, Verdict, judge
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.finding import Finding, Kind, Severity, warning
@@ -64,13 +64,13 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
         _difference(broken.topic_partition, broken.what_and_where, Kind.BROKEN_CHAIN)
         for broken in ledger.breaks
     ]
-    there = read_destination_topics(sides, ledger, with_configs=False)
+    there = read_destination_topics(sides, ledger, map(_topic, attested), with_configs=False)
     for each in statement.attested:
         audit.findings += _differences_of_statement(each)
         audit.findings += _differences_of_ledger(each, ledger)
         if replaced := there.replaced(ledger.checkpoints.get(each.source)):
             audit.findings.append(_difference(each.source, replaced))
-    _recount(audit, ledger, sides)
+    _recount(audit, ledger, there, sides)
     return audit
 
 
@@ -126,22 +126,25 @@ def _differences_of_ledger(attested: Attested, ledger: VerifiedLedger) -> Iterat
             )
 
 
-def _recount(audit: StatementAudit, ledger: VerifiedLedger, sides: Sides) -> None:
+def _recount(
+    audit: StatementAudit, ledger: VerifiedLedger, there: DestinationTopics, sides: Sides
+) -> None:
     """Count the attested records at the destination, and find the chunks that differ."""
-    histories = {
-        each.source: sorted(last_history(each.entries), key=lambda entry: entry.source)
-        for each in audit.statement.attested
-    }
-    attested = [entry for history in histories.values() for entry in history]
+    whole: list[tuple[OffsetRange, Sequence[LedgerEntry]]] = []
+    attested: list[LedgerEntry] = []
+    for each in audit.statement.attested:
+        history = sorted(last_history(each.entries), key=lambda entry: entry.source)
+        attested += history
+        gone = there.gone.intersection(map(_topic, history))
+        audit.tally += Tally(sum(entry.records for entry in history if _topic(entry) in gone))
+        audit.findings += [_difference(each.source, there.lost([topic])) for topic in sorted(gone)]
+        some = [entry for entry in history if len(entry.source) and _topic(entry) not in gone]
+        if some:
+            offsets = OffsetRange(each.source, some[0].source.start, some[-1].source.end)
+            whole.append((offsets, some))
     # records after the attested ones are in later chunks; the ledger may have expired since
     claims = Claims(ledger.mirror, [*attested, *ledger.entries], ledger.accounted(attested))
     with sides.destination("audit") as client:
-        existing = _existing(histories, audit, client)
-        whole = [
-            (OffsetRange(tp, some[0].source.start, some[-1].source.end), some)
-            for tp, history in existing.items()
-            if (some := [entry for entry in history if len(entry.source)])
-        ]
         count = partial(_counted, client, claims)
         for (_, entries), result in zip(whole, count(whole), strict=True):
             tp, problems = result.range.topic_partition, result.problems
@@ -171,34 +174,5 @@ def _counted(
         yield result
 
 
-def _existing(
-    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
-    audit: StatementAudit,
-    client: ClusterClient,
-) -> dict[TopicPartition, list[LedgerEntry]]:
-    """Return the entries whose copies are in topics that exist; the others are differences."""
-    copied = {
-        tp: {entry.destination.topic_partition.topic for entry in ledger_entries}
-        for tp, ledger_entries in entries.items()
-    }
-    written = set().union(*copied.values())
-    gone = written - client.retry(partial(client.existing, written))
-    audit.tally += Tally(
-        sum(
-            entry.records
-            for ledger_entries in entries.values()
-            for entry in ledger_entries
-            if entry.destination.topic_partition.topic in gone
-        )
-    )
-    audit.findings += [
-        _difference(tp, f"the destination has no topic {topic!r} any more")
-        for tp, topics in copied.items()
-        for topic in sorted(topics & gone)
-    ]
-    return {
-        tp: [
-            entry for entry in ledger_entries if entry.destination.topic_partition.topic not in gone
-        ]
-        for tp, ledger_entries in entries.items()
-    }
+def _topic(entry: LedgerEntry) -> str:
+    return entry.destination.topic_partition.topic

@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.audit.chunks import AuditJob, ChunkResult
+from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.claims import Claims, RecountPart
-from relay_pipelines.audit.comparison import ComparedChunk
+from relay_pipelines.audit.comparison import ComparedChunk, Comparison
 from relay_pipelines.audit.coverage import (
     CoverageMap,
     OffsetKind,
@@ -22,8 +22,7 @@ from relay_pipelines.audit.coverage import (
     last_history,
     select,
 )
-from relay_pipelines.audit.part_count import PartResult
-from relay_pipelines.audit.recount import UNTIMED, Recount, gap_finding
+from relay_pipelines.audit.recount import UNTIMED, DestinationCount, Recount, gap_finding
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed
 from relay_pipelines.audit.source_logs import (
@@ -94,11 +93,11 @@ class PartitionAudit:
     level: Level
     destination: TopicPartition | None = None
     parts: list[RecountPart] = field(default_factory=list)
-    counted: list[PartResult] = field(default_factory=list)
+    counted: list[DestinationCount] = field(default_factory=list)
     rule: str = ""
     uncompared: Counter[str] = field(default_factory=Counter)
     chunks: list[ComparedChunk] = field(default_factory=list)
-    results: list[ChunkResult] = field(default_factory=list)
+    results: list[Comparison] = field(default_factory=list)
     lost: str = ""
     replaced: str = ""
     source_unread: str = ""
@@ -112,14 +111,14 @@ class PartitionAudit:
     @property
     def recount(self) -> Recount | None:
         """The sum of the parts; None if not all were counted."""
-        is_whole = sum(part.count is not None for part in self.counted) >= len(self.parts)
+        is_whole = sum(not part.error for part in self.counted) >= len(self.parts)
         return self.counted_so_far if is_whole else None
 
     @property
     def counted_so_far(self) -> Recount | None:
         """The sum of the parts that could be counted; None if none could."""
         counted = sorted(self.counted, key=lambda part: part.range)
-        counts = [part.count for part in counted if part.count is not None]
+        counts = [part for part in counted if not part.error]
         return Recount(self.coverage.range, counts) if counts else None
 
     @property
@@ -128,7 +127,7 @@ class PartitionAudit:
         return sum(result.records for result in self.results)
 
     @property
-    def first_difference(self) -> ChunkResult | None:
+    def first_difference(self) -> Comparison | None:
         """The chunk with the first difference, by the source's offsets."""
         differing = [result for result in self.results if result.difference]
         return min(differing, key=lambda result: result.chunk.source, default=None)
@@ -348,7 +347,7 @@ class Audit:
         seen = total(each.records_seen for each in self.partitions.values())
         return judge(seen, self.findings, reads=self.level is not Level.LEDGER)
 
-    def add(self, chunks: Iterable[ChunkResult], parts: Iterable[PartResult] = ()) -> None:
+    def add(self, chunks: Iterable[Comparison], parts: Iterable[DestinationCount] = ()) -> None:
         """Take the results of a task."""
         for result in chunks:
             self.partitions[result.chunk.source.topic_partition].results.append(result)
@@ -543,7 +542,7 @@ def _plan_uncopied(
         topic = part.destination.topic_partition.topic
         if hidden := before.hidden.get(topic):
             why = f"{part.destination} was not looked at: {topic} {hidden.may_be_there}"
-            unread = PartResult(part.range, 0, error=f"{why}; {hidden.error.remedy}")
+            unread = DestinationCount(part.range, error=f"{why}; {hidden.error.remedy}")
             partition_audit.counted.append(unread)
         else:
             partition_audit.parts.append(part)

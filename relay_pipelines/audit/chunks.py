@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from relay_pipelines.audit.comparison import (
-    BatchSide,
     ComparedChunk,
     Comparison,
     Difference,
+    Side,
     compare,
 )
 from relay_pipelines.audit.key_comparison import compare_keys, decoded
@@ -58,35 +57,9 @@ class AuditJob:
     options: CopyOptions
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkResult:
-    """What a task found for one chunk.
-
-    Args:
-        node: the source node that was read.
-        records: how many are the same, or gone for a later one of their key.
-        undecoded: how many of them were compared as bytes of batches.
-        difference: where the two sides begin to differ.
-        unread: why it could not be compared; empty if it was.
-        error: why it could not be read; empty if it was.
-        superseded, untimed, not_verified: as of `Comparison`.
-    """
-
-    chunk: ComparedChunk
-    node: str = ""
-    records: int = 0
-    undecoded: int = 0
-    difference: Difference | None = None
-    unread: str = ""
-    error: str = ""
-    superseded: int = 0
-    untimed: int = 0
-    not_verified: Counter[str] = field(default_factory=Counter)
-
-
 def compare_chunks(
     job: AuditJob, chunks: Sequence[ComparedChunk], clock: Clock
-) -> Iterator[ChunkResult]:
+) -> Iterator[Comparison]:
     """Compare each chunk and yield its result; never raises a `RelayError`.
 
     A chunk is compared with the nodes that have the log from which it was copied. What these cannot
@@ -122,11 +95,11 @@ class _Pending:
         self.refuted_by = self.refuted_by or node.name
         self.silent[node.name] = TopicRecreatedError("the topic was created again since")
 
-    def result(self) -> ChunkResult:
+    def result(self) -> Comparison:
         """Return why it was not compared."""
         chunk, errors = self.chunk, list(self.silent.items())
         if not self.refuted_by:
-            return ChunkResult(chunk, error=str(errors[-1][1]) if errors else "")
+            return Comparison(chunk, error=str(errors[-1][1]) if errors else "")
         silent = [error.what for node, error in errors if node in chunk.own_logs]
         why = (
             f"they were copied from node {chunk.node}, where {silent[-1]}"
@@ -134,12 +107,12 @@ class _Pending:
             else chunk.no_own or "they were copied from several nodes, whose offsets may differ"
         )
         what = f"node {self.refuted_by} does not hold these records at these offsets"
-        return ChunkResult(chunk, self.refuted_by, unread=f"{what}; {why}")
+        return Comparison(chunk, self.refuted_by, unread=f"{what}; {why}")
 
 
 def _compare_at(
     job: AuditJob, node: Cluster, wanted: Sequence[_Pending], clock: Clock
-) -> Iterator[ChunkResult]:
+) -> Iterator[Comparison]:
     """Compare chunks with one node, and yield the results.
 
     An error that names a topic-partition concerns its chunks alone; after another one, the chunks
@@ -255,7 +228,7 @@ class _Comparing:
         self._destination = destination
         self._clock = clock
 
-    def result(self, chunk: ComparedChunk, *, patient: bool) -> ChunkResult:
+    def result(self, chunk: ComparedChunk, *, patient: bool) -> Comparison:
         """Return what is found.
 
         Args:
@@ -277,11 +250,11 @@ class _Comparing:
         except RetriableError:
             raise
         except DataLossError as error:  # records are deleted as fast as they are read
-            return ChunkResult(chunk, node, unread=error.what)
+            return Comparison(chunk, node, unread=error.what)
         except RelayError as error:
-            return ChunkResult(chunk, node, error=str(error))
+            return Comparison(chunk, node, error=str(error))
 
-    def _compare(self, chunk: ComparedChunk) -> ChunkResult:
+    def _compare(self, chunk: ComparedChunk) -> Comparison:
         node = self._source.name
         source_low, source_end = self._source.log(chunk.source)
         low, end = self._destination.log(chunk.destination)
@@ -289,28 +262,20 @@ class _Comparing:
             if unexplained := self._unexplained(chunk, low):
                 what = f"the destination's log begins at {low}, although {unexplained}"
                 found = Difference(what, None, None, is_of_both=False)
-                return ChunkResult(chunk, node, difference=found)
-            return ChunkResult(chunk, node, unread=_AT_DESTINATION)
+                return Comparison(chunk, node, difference=found)
+            return Comparison(chunk, node, unread=_AT_DESTINATION)
         if source_low > chunk.source.start:
-            return ChunkResult(chunk, node, unread=f"{_AT_SOURCE}, on node {node}")
+            return Comparison(chunk, node, unread=f"{_AT_SOURCE}, on node {node}")
         if source_end < chunk.source.end:
-            return ChunkResult(chunk, node, unread=f"the log of node {node} ends at {source_end}")
+            return Comparison(chunk, node, unread=f"the log of node {node} ends at {source_end}")
         if chunk.is_compacted:
             compared = self._compare_keys(chunk, source_end, end)
             if compared.difference:  # a later record may have removed one while it was read
                 compared = self._compare_keys(chunk, *self._fresh_ends(chunk))
         else:
             compared = self._compare_records(chunk, end)
-        return ChunkResult(
-            chunk,
-            node,
-            compared.records,
-            compared.undecoded,
-            compared.difference,
-            superseded=compared.superseded,
-            untimed=compared.untimed,
-            not_verified=compared.not_verified,
-        )
+        compared.node = node
+        return compared
 
     def _unexplained(self, chunk: ComparedChunk, low: int) -> Retention | None:
         """Return the retention that cannot have deleted the beginning of the copies, if any.
@@ -334,9 +299,7 @@ class _Comparing:
             closing(self._source.read(chunk.source)) as source,
             closing(self._destination.read(copies)) as destination,
         ):
-            return compare(
-                BatchSide(source), BatchSide(destination, chunk.producer_id), chunk.left_out
-            )
+            return compare(Side(source), Side(destination, chunk.producer_id), chunk)
 
     def _compare_keys(
         self, chunk: ComparedChunk, source_end: int, destination_end: int

@@ -10,11 +10,10 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from types import MappingProxyType
 
 from relay_pipelines.audit.retention import Configs
-from relay_pipelines.ledger.accounted import ChunkCopies
+from relay_pipelines.ledger.accounted import ChunkCopies, RangeIndex
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 
 _CHUNKS = 1_000  # of a part that is cut: a task gets their entries
@@ -241,30 +240,3 @@ def _groups(entries: Sequence[LedgerEntry], size_bytes: int | None) -> list[list
         size += entry.size_bytes
         end = max(end, entry.destination.end)
     return groups
-
-
-class RangeIndex:
-    """Finds, among offset ranges of one topic-partition, those that overlap others.
-
-    A look-up takes logarithmic time, unless ranges lie within each other.
-
-    Args:
-        ranges: sorted by their start.
-    """
-
-    def __init__(self, ranges: Sequence[OffsetRange | ChunkCopies]) -> None:
-        self._ranges = ranges
-        self._starts = [offset_range.start for offset_range in ranges]
-        self._most_ends = list(accumulate((offset_range.end for offset_range in ranges), max))
-
-    def overlapping(self, start: int, end: int) -> Iterator[int]:
-        """Yield the positions of the ranges that overlap `[start, end)`, the last one first."""
-        position = bisect_left(self._starts, end) - 1
-        while position >= 0 and self._most_ends[position] > start:
-            if self._ranges[position].end > start:
-                yield position
-            position -= 1
-
-    def containing(self, offset: int) -> Iterator[int]:
-        """Yield the positions of the ranges that contain an offset, the last one first."""
-        return self.overlapping(offset, offset + 1)

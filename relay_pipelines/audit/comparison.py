@@ -36,7 +36,7 @@ class ComparedChunk:
 
     Args:
         node: the source node whose offsets these are; empty if they are of several.
-        own_logs: the nodes that have the log of these offsets, as of `Holders.own`.
+        own_logs: the nodes that have the log of these offsets, as of `SourceLogs.holders`.
         no_own: why none of them has; empty if one does.
         left_out: how many of the source's records are not at the destination.
         producer_id: of its copies, where those of another source may lie between them.
@@ -76,43 +76,51 @@ class Comparison:
     """What was found in a chunk.
 
     Args:
-        records: how many are the same on both sides.
+        node: the source node that was read.
+        records: how many are the same on both sides, or gone for a later one of their key.
         undecoded: how many of them are in batches that were compared as bytes.
-        left_out: source records that are not at the destination, as the ledger allows.
+        difference: where the sides begin to differ; None if they do not.
+        unread: why it could not be compared; empty if it was.
+        error: why it could not be read; empty if it was.
         superseded: how many of `records` are gone at the destination, because compaction has
             removed them: a later record of their key is there, or they end with a tombstone.
         untimed: how many of `records` have timestamps that the destination's brokers have set.
         not_verified: records that could not be compared, by reason.
-        difference: where the sides begin to differ; None if they do not.
     """
 
+    chunk: ComparedChunk
+    node: str = ""
     records: int = 0
     undecoded: int = 0
-    left_out: int = 0
+    difference: Difference | None = None
+    unread: str = ""
+    error: str = ""
     superseded: int = 0
     untimed: int = 0
     not_verified: Counter[str] = field(default_factory=Counter)
-    difference: Difference | None = None
-
-
-Part = tuple[Sequence[Any], bool]
-"""Records with offset, timestamp, key, value and headers, and whether a broker set their times."""
 
 
 class Side:
-    """The committed records of a chunk on one side.
+    """The committed records of a chunk on one side; whole batches of it need not be decoded.
 
     Args:
-        parts: in order.
+        fetches: of `reader.read`.
+        producer_id: of the batches that belong to the chunk, where copies of another source may
+            lie between them; None if all do.
     """
 
-    def __init__(self, parts: Iterator[Part]) -> None:
-        self._parts = parts
+    def __init__(
+        self, fetches: Iterable[Sequence[FetchedSpan]], producer_id: int | None = None
+    ) -> None:
         self.records: Sequence[Any] = []
         self.contents: list[Content] = []
         """Of the records that are decoded and not yet taken, those from `at` on are left."""
         self.at = 0
         self.is_append_time = False
+        self._spans = (span for spans in fetches for span in spans if span.run is not None)
+        self._producer_id = producer_id
+        self._span: FetchedSpan | None = None
+        self._advance()
 
     @property
     def left(self) -> int:
@@ -122,19 +130,28 @@ class Side:
     @property
     def batch(self) -> BatchRun | None:
         """The next batch, if it is whole and not decoded."""
-        return None
+        span = self._span
+        if self.left or span is None or span.run is None or not span.run.is_single:
+            return None
+        header = span.run.first
+        return span.run if (span.start, span.end) == _offsets(header) else None
 
     def skip_batch(self) -> int:
         """Take the next batch, undecoded, and return how many records it has."""
-        raise NotImplementedError
+        assert self._span is not None
+        assert self._span.run is not None
+        records = self._span.run.first.records
+        self._advance()
+        return records
 
     def fill(self) -> bool:
-        """Read a part if no record is left; False if there is none."""
+        """Decode a part if no record is left; False if there is none."""
         while not self.left:
-            part = next(self._parts, None)
-            if part is None:
+            if self._span is None:
                 return False
-            self.records, self.is_append_time = part
+            (self.records,) = records_in(self._span)
+            self.is_append_time = is_log_append_time(self._span)
+            self._advance()
             self.contents = [
                 (record.timestamp, record.key, record.value, tuple(record.headers))
                 for record in self.records
@@ -156,49 +173,6 @@ class Side:
             yield from (hash(content[first:]) for content in self.contents[self.at :])
             self.at = len(self.contents)
 
-
-class BatchSide(Side):
-    """A side of which batches are known, so that whole ones need not be decoded.
-
-    Args:
-        fetches: of `reader.read`.
-        producer_id: of the batches that belong to the chunk, where copies of another source may
-            lie between them; None if all do.
-    """
-
-    def __init__(
-        self, fetches: Iterable[Sequence[FetchedSpan]], producer_id: int | None = None
-    ) -> None:
-        super().__init__(self._decoded())
-        self._spans = (span for spans in fetches for span in spans if span.run is not None)
-        self._producer_id = producer_id
-        self._span: FetchedSpan | None = None
-        self._advance()
-
-    @property
-    def batch(self) -> BatchRun | None:
-        """The next batch, if it is whole and not decoded."""
-        span = self._span
-        if self.left or span is None or span.run is None or not span.run.is_single:
-            return None
-        header = span.run.first
-        return span.run if (span.start, span.end) == _offsets(header) else None
-
-    def skip_batch(self) -> int:
-        """Take the next batch, undecoded, and return how many records it has."""
-        assert self._span is not None
-        assert self._span.run is not None
-        records = self._span.run.first.records
-        self._advance()
-        return records
-
-    def _decoded(self) -> Iterator[Part]:
-        while self._span is not None:
-            (records,) = records_in(self._span)
-            part = records, is_log_append_time(self._span)
-            self._advance()
-            yield part
-
     def _advance(self) -> None:
         for span in self._spans:
             assert span.run is not None
@@ -208,16 +182,13 @@ class BatchSide(Side):
         self._span = None
 
 
-def compare(source: Side, destination: Side, may_leave_out: int = 0) -> Comparison:
+def compare(source: Side, destination: Side, chunk: ComparedChunk) -> Comparison:
     """Compare both sides of a chunk in order.
-
-    Args:
-        may_leave_out: how many of the source's records a filter left out or the quarantine took.
 
     Raises:
         CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
     """
-    comparison = Comparison()
+    comparison, left_out, may_leave_out = Comparison(chunk), 0, chunk.left_out
     at_once = _FILTERED_AT_ONCE if may_leave_out else _AT_ONCE
     while True:
         if _are_same(source.batch, destination.batch):
@@ -235,14 +206,14 @@ def compare(source: Side, destination: Side, may_leave_out: int = 0) -> Comparis
         comparison.untimed += same if destination.is_append_time else 0
         if same:
             continue
-        if has_source and comparison.left_out < may_leave_out:
+        if has_source and left_out < may_leave_out:
             source.at += 1
-            comparison.left_out += 1
+            left_out += 1
             continue
         comparison.difference = _difference(source, destination, filtered=may_leave_out > 0)
         return comparison
-    if comparison.left_out < may_leave_out:
-        fewer = may_leave_out - comparison.left_out
+    if left_out < may_leave_out:
+        fewer = may_leave_out - left_out
         what = f"the source has {fewer:,} records fewer than the ledger says that were left out"
         comparison.difference = Difference(what, None, None)
     return comparison

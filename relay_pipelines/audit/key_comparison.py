@@ -17,7 +17,6 @@ from relay_pipelines.audit.comparison import (
     ComparedChunk,
     Comparison,
     Difference,
-    Part,
     ShownRecord,
     excerpts,
 )
@@ -32,6 +31,8 @@ _RECORD = Struct(">qqB8s")  # offset, timestamp, flags, digest without the times
 _TOMBSTONE, _APPEND_TIME = 1, 2
 _DIGEST_FROM = 17
 
+Part = tuple[Sequence[Any], bool]
+"""Records with offset, timestamp, key, value and headers, and whether a broker set their times."""
 Log = dict[bytes | None, bytearray]
 """The records of each key, `_RECORD` after `_RECORD`, in order."""
 
@@ -46,7 +47,7 @@ def compare_keys(
             that they show which keys come again later.
     """
     logs = *_log(source, chunk.source), *_log(destination, chunk.destination)
-    return _Keys(*logs, chunk).compare()
+    return _Keys(*logs, chunk, Comparison(chunk)).compare()
 
 
 def decoded(fetches: Iterable[Sequence[FetchedSpan]]) -> Iterator[Part]:
@@ -82,7 +83,7 @@ class _Keys:
     destination: Log
     later_at_destination: set[bytes | None]
     chunk: ComparedChunk
-    found: Comparison = field(default_factory=Comparison)
+    found: Comparison
     differing: list[tuple[bytes | None, bytes | None, bytes | None]] = field(default_factory=list)
     only_there: int = 0
 

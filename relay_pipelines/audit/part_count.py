@@ -7,13 +7,12 @@ in the process of a window's check.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple
 
 from relay_pipelines.audit.chunks import AuditJob
-from relay_pipelines.audit.claims import Claims, RangeIndex, RecountPart
+from relay_pipelines.audit.claims import Claims, RecountPart
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.retention import (
@@ -23,6 +22,7 @@ from relay_pipelines.audit.retention import (
     Configs,
 )
 from relay_pipelines.errors import DataLossError, RelayError
+from relay_pipelines.ledger.accounted import RangeIndex
 from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.protocol.admin import each_topic_configs, size_on_disk
 from relay_pipelines.protocol.batch import Batch, BatchHeader
@@ -45,31 +45,18 @@ _TOGETHER = 100  # parts whose leaders are asked in common
 _FEW_BYTES = 32 << 10  # of a part whose records come with those of others
 
 
-@dataclass(frozen=True, slots=True)
-class PartResult:
-    """What a task counted.
-
-    Args:
-        count: None if the destination could not be read.
-        error: why it could not be read; empty if it was.
-    """
-
-    range: OffsetRange
-    size_bytes: int
-    count: DestinationCount | None = None
-    error: str = ""
-
-
-def count_in_task(job: AuditJob, parts: Sequence[RecountPart], clock: Clock) -> list[PartResult]:
+def count_in_task(
+    job: AuditJob, parts: Sequence[RecountPart], clock: Clock
+) -> list[DestinationCount]:
     """Count parts; never raises a `RelayError`."""
     if not parts:
         return []
     with destination_client(job.mirror, job.destination, job.options, clock, "recount") as client:
         counts = count_parts(client, parts)
     return [
-        PartResult(part.range, part.size_bytes, None, str(count))
+        DestinationCount(part.range, size_bytes=part.size_bytes, error=str(count))
         if isinstance(count, RelayError)
-        else PartResult(part.range, part.size_bytes, count)
+        else count
         for part, count in zip(parts, counts, strict=True)
     ]
 
@@ -265,7 +252,7 @@ class PartCount:
         is_compacted: bool,
         was_empty: bool = False,
     ) -> None:
-        self.result = DestinationCount(part.range)
+        self.result = DestinationCount(part.range, size_bytes=part.size_bytes)
         self._tally = self.result.tally
         self._tally.records = sum(entry.records for entry in part.entries)
         self._part = part

@@ -20,7 +20,6 @@ UNTIMED = "timestamps that the destination's brokers have set"
 _MAKE_ALIKE = (
     "let runs set it with topics.sync_configs: true; `relay replay` copies again what is gone"
 )
-REPLACED = "the destination topic {!r} was deleted and created again since the last copy"
 
 
 @dataclass(slots=True)
@@ -39,6 +38,8 @@ class DestinationCount:
         unlike_source: how the topic keeps records for another time than the source's.
         first_ms, last_ms: the timestamps of the oldest and the newest of the records found, by the
             headers of their batches; None if there are none.
+        size_bytes: of the part's chunks.
+        error: why nothing could be read; empty if it could.
     """
 
     range: OffsetRange
@@ -50,6 +51,8 @@ class DestinationCount:
     unlike_source: str = ""
     first_ms: int | None = None
     last_ms: int | None = None
+    size_bytes: int = 0
+    error: str = ""
 
     @property
     def destination(self) -> str:
@@ -67,7 +70,7 @@ class Recount:
         entries: that cover the range, in the order of their source offsets; empty if the caller
             knows them.
         forged: ledger entries of the range that no checkpoint leads to; they count for nothing.
-        replaced: the topic of the last copy, if it is not the one that was written to any more.
+        replaced: that the last copies were in another topic than today's; empty if they were not.
         gaps: accepted losses just before the range or within it, or after which no run copies what
             the range has left.
     """
@@ -158,7 +161,7 @@ class Recount:
         """What is wrong; empty if nothing is."""
         lines = [] if self.coverage is None else self.coverage.problems
         if self.replaced:
-            lines.append(REPLACED.format(self.replaced))
+            lines.append(self.replaced)
         if self.forged:
             lines.append(f"ledger entries never committed with a checkpoint: {self.forged:,}")
         counted = self._by_destination

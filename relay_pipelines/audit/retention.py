@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS
@@ -29,7 +30,6 @@ RETENTION_CONFIGS = (CLEANUP_POLICY, *RETENTIONS, TIMESTAMP_TYPE)
 """The keys of a topic's configuration that `Retention.of` reads."""
 _RETENTION_MS, _RETENTION_BYTES = RETENTIONS
 _DECIDING = (CLEANUP_POLICY, *RETENTIONS)
-_CLOCK_SKEW_MS = 600_000  # between the brokers and this machine
 
 Configs = Mapping[str, Mapping[str, str]]
 """By topic."""
@@ -96,7 +96,7 @@ class Retention:
         newest_ms = entry.max_timestamp_ms if is_whole else entry.first_timestamp_ms
         if self.is_by_append_time or newest_ms < 0:
             newest_ms = entry.committed_at_ms
-        return self.ms >= 0 and newest_ms < now_ms - self.ms + _CLOCK_SKEW_MS
+        return self.ms >= 0 and newest_ms < now_ms - self.ms + CLOCK_SKEW_MS
 
     def explains_by_size(self, size_bytes: int | None) -> bool:
         """Whether the log is so large that its oldest segments may have had to go.

@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from relay_pipelines.audit.part_count import NEEDED_CONFIGS
-from relay_pipelines.audit.recount import REPLACED
 from relay_pipelines.audit.retention import Configs
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.ledger.verified import VerifiedLedger
@@ -30,22 +28,6 @@ from relay_pipelines.sides import Sides
 
 GONE = "the source no longer has the topic"
 _RECREATED = "the source topic was created again since they were copied"
-
-
-class Holders(NamedTuple):
-    """Which nodes have the log from which something was copied: the one judge of that.
-
-    Args:
-        own: by the name of each node that has it, the topic's id there, empty if it has none. What
-            differs there, differs.
-        may: whether any node may hold the records: if no node has that log, others can confirm the
-            copies, and refute nothing.
-        why_none: why no node has it; empty if one does, or if it is not of one node.
-    """
-
-    own: Mapping[str, str]
-    may: bool
-    why_none: str
 
 
 @dataclass(slots=True)
@@ -64,11 +46,19 @@ class SourceLogs:
     configs: Configs = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
 
-    def holders(self, topic: str, node: str, checkpoint: Checkpoint | None) -> Holders:
-        """Say which nodes hold what was copied from one.
+    def holders(
+        self, topic: str, node: str, checkpoint: Checkpoint | None
+    ) -> tuple[Mapping[str, str], bool, str]:
+        """Say which nodes have the log from which something was copied: the one judge of that.
 
         Args:
             node: its name in the ledger, another one than today perhaps; empty for several.
+
+        Returns:
+            by the name of each node that has it, the topic's id there, empty if it has none: what
+            differs there, differs. Whether any node may hold the records: if no node has that log,
+            others can confirm the copies, and refute nothing. And why no node has it; empty if one
+            does, or if it is not of one node.
         """
         logs = {name: log[topic] for name, log in self.logs.items() if topic in log}
         recreated = sorted(
@@ -85,7 +75,7 @@ class SourceLogs:
             why = GONE
         elif node:
             why = f"they were copied from node {node}, which {self._absent(node)}"
-        return Holders(own, bool(may_hold), "" if own else why)
+        return own, bool(may_hold), "" if own else why
 
     def _absent(self, node: str) -> str:
         if node in self.away:
@@ -206,7 +196,10 @@ class DestinationTopics:
         tp = copies.topic_partition
         topic_id = self.topic_ids.get(tp.topic, "")
         if topic_id and copies.topic_id and topic_id != copies.topic_id:
-            return REPLACED.format(tp.topic)
+            return (
+                f"the destination topic {tp.topic!r} was deleted and created again since the last"
+                " copy"
+            )
         if self.ends.get(tp, copies.next_offset) < copies.next_offset:
             return (
                 f"the destination's log of {tp} ends at {self.ends[tp]}, and the last copy was"
@@ -216,15 +209,18 @@ class DestinationTopics:
 
 
 def read_destination_topics(
-    sides: Sides, ledger: VerifiedLedger, *, with_configs: bool
+    sides: Sides, ledger: VerifiedLedger, others: Iterable[str] = (), *, with_configs: bool
 ) -> DestinationTopics:
     """Ask for every topic to which the mirror has copied.
+
+    Args:
+        others: topics to which it has copied that the ledger may not know any more.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
     copies = [checkpoint.copies for checkpoint in ledger.checkpoints.values() if checkpoint.copies]
-    topics = {each.topic_partition.topic for each in copies}
+    topics = {each.topic_partition.topic for each in copies}.union(others)
     topics |= {  # after a changed name, copies are in the former topic, too
         record.entry.destination.topic_partition.topic
         for chain in ledger.chains.values()
@@ -237,16 +233,23 @@ def read_destination_topics(
         if checkpoint.copies and not ledger.chains[tp].records
     }
     with sides.destination("audit") as client:
-        return client.retry(partial(_asked, client, topics, expired, with_configs=with_configs))
+        ask = partial(destination_topics, client, topics, expired, with_configs=with_configs)
+        return client.retry(ask)
 
 
-def _asked(
+def destination_topics(
     client: ClusterClient,
     topics: Iterable[str],
-    expired: Iterable[TopicPartition],
+    expired: Iterable[TopicPartition] = (),
     *,
-    with_configs: bool,
+    with_configs: bool = False,
 ) -> DestinationTopics:
+    """Ask for topics, once.
+
+    Args:
+        expired: topic-partitions of which to ask for the ends.
+        with_configs: whether to ask for the configurations.
+    """
     wanted = sorted(topics)
     existing = client.existing(wanted)
     ends = client.list_offsets(

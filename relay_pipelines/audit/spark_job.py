@@ -16,10 +16,11 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from relay_pipelines.audit.audit import Audit
-from relay_pipelines.audit.chunks import AuditJob, ChunkResult, compare_chunks
+from relay_pipelines.audit.chunks import AuditJob, compare_chunks
 from relay_pipelines.audit.claims import RecountPart
-from relay_pipelines.audit.comparison import ComparedChunk
-from relay_pipelines.audit.part_count import PartResult, count_in_task
+from relay_pipelines.audit.comparison import ComparedChunk, Comparison
+from relay_pipelines.audit.part_count import count_in_task
+from relay_pipelines.audit.recount import DestinationCount
 from relay_pipelines.plan.task_packing import FEW_TASKS
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.spark import job as spark_job
@@ -39,8 +40,8 @@ Work = ComparedChunk | RecountPart
 class TaskResult:
     """What a task found."""
 
-    chunks: list[ChunkResult]
-    parts: list[PartResult]
+    chunks: list[Comparison]
+    parts: list[DestinationCount]
 
     @property
     def size_bytes(self) -> int:

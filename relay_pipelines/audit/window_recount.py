@@ -17,6 +17,7 @@ from relay_pipelines.audit.coverage import OffsetKind
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Configs
+from relay_pipelines.audit.source_logs import destination_topics
 from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.ledger.chain import not_of_checkpoint, verify_chain, vouched_records
@@ -259,20 +260,10 @@ def _mark_replaced(
     client: ClusterClient, counted: Mapping[TopicPartition, Recount], heads: StateTable
 ) -> None:
     """Note topics that were deleted and created again, by the ids that the checkpoints have."""
-    copies = {
-        tp: checkpoint.copies
-        for tp in counted
-        if (checkpoint := heads.checkpoint(client.mirror, tp))
-        if checkpoint.copies and checkpoint.copies.topic_id
-    }
-    topics = {position.topic_partition.topic for position in copies.values()}
-    topic_ids = client.retry(partial(_topic_ids, client, topics)) if topics else {}
-    for tp, position in copies.items():
-        topic = position.topic_partition.topic
-        is_other = topic_ids.get(topic, "") not in {"", position.topic_id}
-        counted[tp].replaced = topic if is_other else ""
-
-
-def _topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
-    """Return the ids of those that exist; empty if the brokers do not report one."""
-    return {topic: client.topic(topic).topic_id for topic in client.existing(topics)}
+    checkpoints = {tp: heads.checkpoint(client.mirror, tp) for tp in counted}
+    copies = (each.copies for each in checkpoints.values() if each and each.copies)
+    topics = {each.topic_partition.topic for each in copies if each.topic_id}
+    if topics:
+        there = client.retry(partial(destination_topics, client, topics))
+        for tp, each in checkpoints.items():
+            counted[tp].replaced = there.replaced(each)

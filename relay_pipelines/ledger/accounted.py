@@ -10,9 +10,9 @@ The chunks of a mirror on one side, without the records of others.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -223,18 +223,39 @@ class OwnBatches:
 
     def __init__(self, chunks: Sequence[ChunkCopies]) -> None:
         self._chunks = chunks
-        self._most_ends = list(accumulate((chunk.end for chunk in chunks), max))
+        self._index = RangeIndex(chunks)
 
     def include(self, span: FetchedSpan) -> bool:
         """Whether the span holds records of a chunk."""
         if span.run is None or span.skipped is not None:
             return False
-        index = bisect_right(self._chunks, span.start, key=lambda chunk: chunk.start) - 1
         # chunks of several partitions that are pinned to one may overlap
-        while index >= 0 and self._most_ends[index] > span.start:
-            chunk = self._chunks[index]
-            is_of_producer = chunk.producer_id in {-1, span.run.first.producer_id}
-            if is_of_producer and span.start < chunk.end:
-                return True
-            index -= 1
-        return False
+        within = (self._chunks[position] for position in self._index.containing(span.start))
+        return any(chunk.producer_id in {-1, span.run.first.producer_id} for chunk in within)
+
+
+class RangeIndex:
+    """Finds, among offset ranges of one topic-partition, those that overlap others.
+
+    A look-up takes logarithmic time, unless ranges lie within each other.
+
+    Args:
+        ranges: sorted by their start.
+    """
+
+    def __init__(self, ranges: Sequence[OffsetRange | ChunkCopies]) -> None:
+        self._ranges = ranges
+        self._starts = [offset_range.start for offset_range in ranges]
+        self._most_ends = list(accumulate((offset_range.end for offset_range in ranges), max))
+
+    def overlapping(self, start: int, end: int) -> Iterator[int]:
+        """Yield the positions of the ranges that overlap `[start, end)`, the last one first."""
+        position = bisect_left(self._starts, end) - 1
+        while position >= 0 and self._most_ends[position] > start:
+            if self._ranges[position].end > start:
+                yield position
+            position -= 1
+
+    def containing(self, offset: int) -> Iterator[int]:
+        """Yield the positions of the ranges that contain an offset, the last one first."""
+        return self.overlapping(offset, offset + 1)

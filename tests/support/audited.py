@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from relay_pipelines.audit.audit import Audit, PartitionAudit
-from relay_pipelines.audit.chunks import AuditJob, ChunkResult
-from relay_pipelines.audit.comparison import ComparedChunk, Difference, ShownRecord
+from relay_pipelines.audit.chunks import AuditJob
+from relay_pipelines.audit.comparison import ComparedChunk, Comparison, Difference, ShownRecord
 from relay_pipelines.audit.coverage import coverage
-from relay_pipelines.audit.part_count import PartResult
 from relay_pipelines.audit.recount import DestinationCount
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import Tally
@@ -28,12 +27,11 @@ def wanted(start: int, end: int) -> OffsetRange:
     return OffsetRange(AT, start, end)
 
 
-def counted(start: int, end: int, records: int, there: int, foreign: int = 0) -> PartResult:
+def counted(start: int, end: int, records: int, there: int, foreign: int = 0) -> DestinationCount:
     """A part that was counted; what others wrote begins at offset 30."""
     tally = Tally(records, there, foreign=foreign)
     offsets = wanted(start, end)
-    count = DestinationCount(offsets, None, tally, 30 if foreign else None)
-    return PartResult(offsets, 100, count)
+    return DestinationCount(offsets, None, tally, 30 if foreign else None, size_bytes=100)
 
 
 CHUNKS = [entry(0, 10), entry(10, 30, filtered=5), entry(30, 40, aborted=9, control=1)]
@@ -44,7 +42,7 @@ BAD = "<script>alert(1)</script>"
 
 def audited(difference: Difference | None = None) -> PartitionAudit:
     chunk = ComparedChunk(wanted(10, 30), OffsetRange(TO, 10, 25), 15, 100, 5)
-    result = ChunkResult(chunk, "node1", 15, 0, difference)
+    result = Comparison(chunk, "node1", 15, 0, difference)
     covered = coverage(wanted(0, 60), CHUNKS, 45)
     rule = "record by record"
     return PartitionAudit(

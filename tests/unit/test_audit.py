@@ -11,11 +11,11 @@ import pytest
 
 from relay_pipelines.audit import part_count
 from relay_pipelines.audit.audit import Audit, PartitionAudit
-from relay_pipelines.audit.chunks import AuditJob, ChunkResult
+from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.claims import Claims, RecountPart
-from relay_pipelines.audit.comparison import ComparedChunk, Difference
+from relay_pipelines.audit.comparison import ComparedChunk, Comparison, Difference
 from relay_pipelines.audit.coverage import coverage
-from relay_pipelines.audit.part_count import PartCount, PartResult, count_parts, count_ranges
+from relay_pipelines.audit.part_count import PartCount, count_parts, count_ranges
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.retention import CleanupPolicies, Retention, followed
@@ -49,7 +49,7 @@ def chunk(start: int, end: int, size_bytes: int = 100) -> ComparedChunk:
     return ComparedChunk(wanted(start, end), OffsetRange(TO, start, end), end - start, size_bytes)
 
 
-def made(*results: ChunkResult, parts: Iterable[PartResult] = ()) -> PartitionAudit:
+def made(*results: Comparison, parts: Iterable[DestinationCount] = ()) -> PartitionAudit:
     found = PartitionAudit(
         coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), Level.FULL, TO, rule="record by record"
     )
@@ -76,18 +76,18 @@ def test_chunks_are_split_into_groups_of_about_one_size() -> None:
 def test_what_an_audit_reports() -> None:
     """The first difference, whatever task is done first; what was not compared is none."""
     found = made(
-        ChunkResult(chunk(30, 40), "a", difference=Difference("later", None, None)),
-        ChunkResult(chunk(0, 10), "a", records=10),
-        ChunkResult(chunk(10, 30), "b", difference=Difference("1 record differs", None, None)),
+        Comparison(chunk(30, 40), "a", difference=Difference("later", None, None)),
+        Comparison(chunk(0, 10), "a", records=10),
+        Comparison(chunk(10, 30), "b", difference=Difference("1 record differs", None, None)),
     )
     assert differences(found) == [
         "differing chunks: 2 of 3; the first is [10, 30), compared with node b: 1 record differs"
     ]
     assert (found.records, notes(found)) == (10, [])
     found = made(
-        ChunkResult(chunk(0, 10), unread="retention"),
-        ChunkResult(chunk(10, 30), unread="retention"),
-        ChunkResult(chunk(30, 40), error="away"),
+        Comparison(chunk(0, 10), unread="retention"),
+        Comparison(chunk(10, 30), unread="retention"),
+        Comparison(chunk(30, 40), error="away"),
     )
     assert differences(found) == []
     assert notes(found) == ["30 records were not compared: retention"]
@@ -182,8 +182,8 @@ def test_the_recounts_of_parts_are_added() -> None:
     partition = made()
     partition.parts = parts(0, 40)
     partition.counted = [
-        PartResult(wanted(0, 30), 100, DestinationCount(wanted(0, 30))),
-        PartResult(wanted(30, 40), 100, error="away"),
+        DestinationCount(wanted(0, 30)),
+        DestinationCount(wanted(30, 40), error="away"),
     ]
     assert (partition.recount, unreadable(partition)) == (None, ["away"])
 

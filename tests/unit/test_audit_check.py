@@ -20,7 +20,7 @@ from relay_pipelines.audit.checks import (
 from relay_pipelines.audit.claims import RecountPart
 from relay_pipelines.audit.comparison import Difference, ShownRecord
 from relay_pipelines.audit.coverage import CoverageMap
-from relay_pipelines.audit.part_count import PartResult
+from relay_pipelines.audit.recount import DestinationCount
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.errors import SourceError, TamperedError
 from relay_pipelines.ledger import ledger_topic
@@ -158,7 +158,7 @@ def test_a_part_that_cannot_be_counted_hides_no_difference() -> None:
     ]
     found.counted = [
         counted(0, 20, 25, 10, 3),
-        PartResult(wanted(20, 40), 1, None, "no answer"),
+        DestinationCount(wanted(20, 40), error="no answer"),
     ]
     evaluation = evaluated(found)
     assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.ERROR)
