@@ -62,8 +62,7 @@ def measure(source: Cluster, destination: Cluster, spec: Input) -> AuditCost:
 
     def audit(level: Level) -> None:
         found = begin(Sides(topic, mirror), AuditRequest(level=level))
-        done = spark_job.do_group(found.job, found.work)
-        found.add(done.chunks, done.parts)
+        found.add(spark_job.do_group(found.job, found.work))
         assert found.exit_code == 0
         if level is not Level.LEDGER:
             counted = [

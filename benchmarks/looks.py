@@ -190,8 +190,7 @@ def _planned(name: str, mirror: Mirror) -> None:
 def _audited(name: str, mirror: Mirror) -> None:
     """Do what a recount does, in one task."""
     audit = begin(Sides(name, mirror, _CLOCK), AuditRequest(level=Level.RECOUNT))
-    done = spark_job.do_group(audit.job, audit.work)
-    audit.add(done.chunks, done.parts)
+    audit.add(spark_job.do_group(audit.job, audit.work))
     assert audit.exit_code == 0
 
 

@@ -154,7 +154,7 @@ class PartitionAudit:
     @property
     def read_bytes(self) -> int:
         """How much was read."""
-        compared = sum(result.chunk.size_bytes for result in self.results)
+        compared = sum(result.size_bytes for result in self.results)
         return compared + sum(part.size_bytes for part in self.counted)
 
     @property
@@ -347,12 +347,13 @@ class Audit:
         seen = total(each.records_seen for each in self.partitions.values())
         return judge(seen, self.findings, reads=self.level is not Level.LEDGER)
 
-    def add(self, chunks: Iterable[Comparison], parts: Iterable[DestinationCount] = ()) -> None:
+    def add(self, results: Iterable[Comparison | DestinationCount]) -> None:
         """Take the results of a task."""
-        for result in chunks:
-            self.partitions[result.chunk.source.topic_partition].results.append(result)
-        for part in parts:
-            self.partitions[part.range.topic_partition].counted.append(part)
+        for each in results:
+            if isinstance(each, Comparison):
+                self.partitions[each.chunk.source.topic_partition].results.append(each)
+            else:
+                self.partitions[each.range.topic_partition].counted.append(each)
 
 
 def default_seed(clock: Clock) -> str:

@@ -82,8 +82,8 @@ def _read(
     context.log.info("%s, level %s: %s of %s", audit.mirror, audit.level, size(total), where)
     results = spark_job.read(audit, session, f"relay-audit-{context.run.run_id}")
     with closing(results), _interrupted(stop):
-        for result in results:
-            done += result.size_bytes
+        for size_bytes in results:
+            done += size_bytes
             if stop():
                 return
             if kafka.clock.monotonic() - logged > _LOG_SECONDS:

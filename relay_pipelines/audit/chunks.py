@@ -15,7 +15,6 @@ from relay_pipelines.audit.comparison import (
     compare,
 )
 from relay_pipelines.audit.key_comparison import compare_keys, decoded
-from relay_pipelines.audit.retention import Retention
 from relay_pipelines.errors import (
     DataLossError,
     RelayError,
@@ -277,8 +276,8 @@ class _Comparing:
         compared.node = node
         return compared
 
-    def _unexplained(self, chunk: ComparedChunk, low: int) -> Retention | None:
-        """Return the retention that cannot have deleted the beginning of the copies, if any.
+    def _unexplained(self, chunk: ComparedChunk, low: int) -> str:
+        """Say which retention cannot have deleted the beginning of the copies, if any.
 
         Nobody knows the timestamps of several chunks here, but the recount looks at each.
         """

@@ -169,8 +169,8 @@ def _audit(sides: Sides, session: Session, request: AuditRequest) -> Audit:
         what = f"{plural(len(audit.partitions), 'topic-partition')}, level {audit.level}"
         reading = bytes_progress(f"{sides.name}: read", total, what, stderr())
         with reading as advance, closing(results):
-            for result in results:
-                advance(result.size_bytes)
+            for size_bytes in results:
+                advance(size_bytes)
     audit.seconds = sides.clock.monotonic() - started
     return audit
 

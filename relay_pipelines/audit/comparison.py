@@ -99,6 +99,11 @@ class Comparison:
     untimed: int = 0
     not_verified: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def size_bytes(self) -> int:
+        """How much was to be read, as of a count."""
+        return self.chunk.size_bytes
+
 
 class Side:
     """The committed records of a chunk on one side; whole batches of it need not be decoded.

@@ -217,7 +217,7 @@ def _count(
     unexplained = (
         policies.contradicting(part.entries, low, client.clock.now_ms(), size_bytes)
         if low > start
-        else None
+        else ""
     )
     end = part.end(log.stable)
     scanned = OffsetRange(to, max(low, start), max(low, start, end))
@@ -231,7 +231,7 @@ def _count(
             counting.add(span)
     counting.judge(0 if unexplained else low)
     if unexplained:
-        counting.result.truncated_at, counting.result.retention = low, str(unexplained)
+        counting.result.truncated_at, counting.result.retention = low, unexplained
     counting.result.unlike_source = policies.difference
     counting.result.scanned = scanned
     return counting.result

@@ -13,7 +13,7 @@ later. docs/transactions.md, "What an audit may excuse", has the rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -27,87 +27,12 @@ from relay_pipelines.settings.topics import Topics
 
 TIMESTAMP_TYPE = "message.timestamp.type"
 RETENTION_CONFIGS = (CLEANUP_POLICY, *RETENTIONS, TIMESTAMP_TYPE)
-"""The keys of a topic's configuration that `Retention.of` reads."""
+"""The keys of a topic's configuration that say what may remove its records."""
 _RETENTION_MS, _RETENTION_BYTES = RETENTIONS
 _DECIDING = (CLEANUP_POLICY, *RETENTIONS)
 
 Configs = Mapping[str, Mapping[str, str]]
 """By topic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """The retention of a topic.
-
-    Args:
-        ms, size_bytes: `retention.ms` and `retention.bytes`; -1 for no limit, also where the topic
-            is not cleaned by deletion.
-        is_by_append_time: whether the broker's clock dates the records.
-        is_compacted: whether a cleaner works on the topic, too.
-        where: " at the source", if it is not that of the destination.
-    """
-
-    ms: int = -1
-    size_bytes: int = -1
-    is_by_append_time: bool = False
-    is_compacted: bool = False
-    where: str = ""
-
-    @classmethod
-    def of(cls, configs: Mapping[str, str], where: str = "") -> Retention:
-        """Return the retention that a configuration of `RETENTION_CONFIGS` means."""
-        if "delete" not in configs.get(CLEANUP_POLICY, "delete"):
-            return cls(where=where)
-        ms, size_bytes = (int(configs.get(key, -1)) for key in (_RETENTION_MS, _RETENTION_BYTES))
-        is_by_append_time = configs.get(TIMESTAMP_TYPE) == "LogAppendTime"
-        return cls(ms, size_bytes, is_by_append_time, _is_compacted(configs), where)
-
-    def __str__(self) -> str:
-        if self.ms < 0 and self.size_bytes < 0:
-            return f"its topic{self.where} keeps everything"
-        return (
-            f"{_RETENTION_MS}{self.where} is {self.ms} and {_RETENTION_BYTES} is {self.size_bytes}"
-        )
-
-    def explains(
-        self,
-        entries: Iterable[LedgerEntry],
-        low: int,
-        now_ms: int,
-        log_size_bytes: Callable[[], int | None],
-    ) -> bool:
-        """Whether retention may have deleted the records of chunks below a low watermark."""
-        deleted = (
-            ledger_entry
-            for ledger_entry in entries
-            if ledger_entry.records and ledger_entry.destination.start < low
-        )
-        if all(self.explains_by_time(entry, low, now_ms) for entry in deleted):
-            return True
-        return self.size_bytes >= 0 and self.explains_by_size(log_size_bytes())
-
-    def explains_by_time(self, entry: LedgerEntry, low: int, now_ms: int) -> bool:
-        """Whether the records of a chunk below a low watermark are older than the topic keeps them.
-
-        Of a chunk that is deleted in part, the first record is gone for certain; the timestamps of
-        the others are not known one by one, nor which of them a cleaner took before.
-        """
-        is_whole = entry.destination.end <= low and not self.is_compacted
-        newest_ms = entry.max_timestamp_ms if is_whole else entry.first_timestamp_ms
-        if self.is_by_append_time or newest_ms < 0:
-            newest_ms = entry.committed_at_ms
-        return self.ms >= 0 and newest_ms < now_ms - self.ms + CLOCK_SKEW_MS
-
-    def explains_by_size(self, size_bytes: int | None) -> bool:
-        """Whether the log is so large that its oldest segments may have had to go.
-
-        Args:
-            size_bytes: of the log as it is now; None if it is not known.
-        """
-        if size_bytes is None or self.is_compacted:  # a cleaner may have made it smaller since
-            return self.size_bytes >= 0
-        # a segment is deleted only if the log is not smaller than the limit without it
-        return 0 <= self.size_bytes <= size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +65,19 @@ class CleanupPolicies:
         low: int,
         now_ms: int,
         log_size_bytes: Callable[[], int | None],
-    ) -> Retention | None:
-        """Return the retention that does not explain a deletion, as of `Retention.explains`.
+    ) -> str:
+        """Say which retention cannot have deleted the records of chunks; empty if both may have.
 
-        None if both do.
+        Args:
+            low: where the log begins.
+            log_size_bytes: returns the size of the log as it is now; None if it is not known.
         """
-        both = Retention.of(self.there), Retention.of(self._followed, " at the source")
-        return next(
-            (each for each in both if not each.explains(entries, low, now_ms, log_size_bytes)), None
-        )
+        deleted = [each for each in entries if each.records and each.destination.start < low]
+        for configs, where in ((self.there, ""), (self._followed, " at the source")):
+            by_time = all(_is_older(configs, each, low, now_ms) for each in deleted)
+            if not (by_time or _is_too_large(configs, log_size_bytes)):
+                return _in_words(configs, where)
+        return ""
 
     @property
     def difference(self) -> str:
@@ -178,6 +107,45 @@ def followed(topics: Topics, source_configs: Configs) -> Configs:
 
 def _is_compacted(configs: Mapping[str, str]) -> bool:
     return "compact" in configs.get(CLEANUP_POLICY, "")
+
+
+def _limit(configs: Mapping[str, str], key: str) -> int:
+    """Return `retention.ms` or `retention.bytes`; -1 for none, also if nothing is deleted."""
+    deletes = "delete" in configs.get(CLEANUP_POLICY, "delete")
+    return int(configs.get(key, -1)) if deletes else -1
+
+
+def _in_words(configs: Mapping[str, str], where: str) -> str:
+    ms, size_bytes = (_limit(configs, key) for key in RETENTIONS)
+    if ms < 0 and size_bytes < 0:
+        return f"its topic{where} keeps everything"
+    return f"{_RETENTION_MS}{where} is {ms} and {_RETENTION_BYTES} is {size_bytes}"
+
+
+def _is_older(configs: Mapping[str, str], entry: LedgerEntry, low: int, now_ms: int) -> bool:
+    """Whether the records of a chunk below a low watermark are older than the topic keeps them.
+
+    Of a chunk that is deleted in part, the first record is gone for certain; the timestamps of the
+    others are not known one by one, nor which of them a cleaner took before.
+    """
+    is_whole = entry.destination.end <= low and not _is_compacted(configs)
+    newest_ms = entry.max_timestamp_ms if is_whole else entry.first_timestamp_ms
+    # where the broker's clock dates them, or nothing does
+    if configs.get(TIMESTAMP_TYPE) == "LogAppendTime" or newest_ms < 0:
+        newest_ms = entry.committed_at_ms
+    kept_ms = _limit(configs, _RETENTION_MS)
+    return kept_ms >= 0 and newest_ms < now_ms - kept_ms + CLOCK_SKEW_MS
+
+
+def _is_too_large(configs: Mapping[str, str], log_size_bytes: Callable[[], int | None]) -> bool:
+    """Whether the log is so large that its oldest segments may have had to go."""
+    most = _limit(configs, _RETENTION_BYTES)
+    if most < 0:
+        return False
+    size_bytes = log_size_bytes()
+    # a cleaner may have made it smaller since; a segment is deleted only if the log is not smaller
+    # than the limit without it
+    return size_bytes is None or _is_compacted(configs) or most <= size_bytes
 
 
 class Why(StrEnum):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,26 +35,14 @@ _WITHOUT_SPARK_BYTES = 64 << 20  # less is read before Spark has started
 Work = ComparedChunk | RecountPart
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """What a task found."""
-
-    chunks: list[Comparison]
-    parts: list[DestinationCount]
-
-    @property
-    def size_bytes(self) -> int:
-        """How much was read."""
-        compared = sum(result.chunk.size_bytes for result in self.chunks)
-        return compared + sum(result.size_bytes for result in self.parts)
-
-
-_RESULT = TypeAdapter(TaskResult)
+Results = list[Comparison | DestinationCount]
+"""What a task found."""
+_RESULTS = TypeAdapter(Results)
 
 
 def work(
     session: Callable[[], Any], job: AuditJob, parts: Sequence[Work], tag: str
-) -> Generator[TaskResult, None, None]:
+) -> Generator[Results, None, None]:
     """Compare chunks and count parts, and yield what is found as soon as it is.
 
     Args:
@@ -74,8 +61,8 @@ def work(
     yield from in_spark(session(), job, parts, tag)
 
 
-def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[TaskResult, None, None]:
-    """Read what an audit has to read; yield each result that the audit has taken.
+def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[int, None, None]:
+    """Read what an audit has to read; yield the bytes of what the audit has taken, task by task.
 
     Args:
         session, tag: as of `work`.
@@ -85,13 +72,13 @@ def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[TaskRe
     """
     with closing(work(session, audit.job, audit.work, tag)) as results:
         for result in results:
-            audit.add(result.chunks, result.parts)
-            yield result
+            audit.add(result)
+            yield sum(each.size_bytes for each in result)
 
 
 def in_spark(
     session: Any, job: AuditJob, parts: Sequence[Work], tag: str
-) -> Generator[TaskResult, None, None]:
+) -> Generator[Results, None, None]:
     """Do the same as `work`, whatever there is to read."""
     now, most = spark_session.slots(session)
     slots = most or max(now, FEW_TASKS)
@@ -113,12 +100,12 @@ def in_spark(
             spark_job.cancel(session, tag)
 
 
-def do_group(job: AuditJob, group: Sequence[Work]) -> TaskResult:
+def do_group(job: AuditJob, group: Sequence[Work]) -> Results:
     """Compare and count in this process."""
     clock = SystemClock()
     chunks = [part for part in group if isinstance(part, ComparedChunk)]
     parts = [part for part in group if isinstance(part, RecountPart)]
-    return TaskResult(list(compare_chunks(job, chunks, clock)), count_in_task(job, parts, clock))
+    return [*compare_chunks(job, chunks, clock), *count_in_task(job, parts, clock)]
 
 
 def groups_of(parts: Iterable[Work], size_bytes: int) -> list[list[Work]]:
@@ -137,17 +124,17 @@ def groups_of(parts: Iterable[Work], size_bytes: int) -> list[list[Work]]:
     return groups
 
 
-def _submit(session: Any, job: AuditJob, group: list[Work], tag: str) -> TaskResult:
+def _submit(session: Any, job: AuditJob, group: list[Work], tag: str) -> Results:
     def frame() -> Any:
         one_task = spark_job.uncompiled(session).range(0, 1, 1, 1)
         return one_task.mapInArrow(partial(_do_group, job, group), spark_job.outcome_schema())
 
     (text,) = spark_job.texts(session, frame, tag)
-    return _RESULT.validate_json(text)
+    return _RESULTS.validate_json(text)
 
 
 def _do_group(
     job: AuditJob, group: list[Work], ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for _ in ids:
-        yield spark_job.text_row(_RESULT.dump_json(do_group(job, group)).decode())
+        yield spark_job.text_row(_RESULTS.dump_json(do_group(job, group)).decode())

@@ -600,8 +600,7 @@ class TestSelected:
         options = replace(audit.job.options, give_up_after_ms=1, request_timeout_ms=1_000)
         instead: dict[str, Any] = {side: (away,) if side == "nodes" else away}
         job = replace(audit.job, options=options, **instead)
-        done = spark_job.do_group(job, audit.work)
-        audit.add(done.chunks, done.parts)
+        audit.add(spark_job.do_group(job, audit.work))
         (found,) = audit.partitions.values()
         assert differences(found) == []
         assert len(found.results) == 4
@@ -616,7 +615,7 @@ def test_in_spark(audited: Audited, local_session: Any) -> None:
         here, there = (audited.begin(Level.FULL) for _ in range(2))
         compared(here)
         for found in spark_job.in_spark(local_session, there.job, there.work, "audit-test"):
-            there.add(found.chunks, found.parts)
+            there.add(found)
         assert there.partitions == here.partitions
         assert bool(differences(there)) == tampered
 

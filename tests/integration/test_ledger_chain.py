@@ -119,7 +119,7 @@ def test_an_entry_alone_hides_no_foreign_records(mirror: Mirror, writer: str) ->
     what = "records at the destination that this mirror did not write: 5"
     assert recounted(mirror).problems == [what]
     audit = begin(Sides(mirror.name, settings_of(mirror), CLOCK), AuditRequest(level=Level.RECOUNT))
-    audit.add([], count_in_task(audit.job, audit.partitions[mirror.at].parts, CLOCK))
+    audit.add(count_in_task(audit.job, audit.partitions[mirror.at].parts, CLOCK))
     of = f" of {name}" if writer == "a replay" else ""
     lines = differences(audit.partitions[mirror.at])
     assert lines[0].startswith(f"ledger entry 1{of}: never committed with a checkpoint (")

@@ -18,8 +18,7 @@ class Found(Protocol):
 
 def compared(audit: Audit) -> Audit:
     """Do in this process what tasks do, and return the audit."""
-    done = spark_job.do_group(audit.job, audit.work)
-    audit.add(done.chunks, done.parts)
+    audit.add(spark_job.do_group(audit.job, audit.work))
     return audit
 
 

@@ -59,8 +59,7 @@ def _audit(level: Level) -> View:
             audit = begin(Sides(mirror, stage.settings(mirror), CLOCK), request)
         except RelayError as error:
             return {ALL: _of_error(error)}
-        done = spark_job.do_group(audit.job, audit.work)
-        audit.add(done.chunks, done.parts)
+        audit.add(spark_job.do_group(audit.job, audit.work))
         return _by_topic((at.topic, _audited(one)) for at, one in audit.partitions.items())
 
     return look
