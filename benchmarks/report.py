@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.markdown import table
-from benchmarks.medians import median_of, peak_memory_bytes, ratio
+from benchmarks.medians import Median, median_of, peak_memory_bytes, ratio
 from benchmarks.targets import targets
-from benchmarks.values import Figures
+from benchmarks.values import AuditCost, Figures, Spent
 
 _INTRODUCTION = """\
 # Benchmarks
@@ -25,6 +25,12 @@ relay and MirrorMaker 2 copy exactly once, the others at least once. *Tasks alon
 without Spark. CPU is of all processes of a contender, without the brokers'.
 """
 _MANY_INPUTS = 3
+_AUDITS: dict[str, Callable[[AuditCost], Spent]] = {
+    "copy": lambda cost: cost.copy,
+    "audit, level ledger": lambda cost: cost.ledger,
+    "audit, level recount": lambda cost: cost.recount,
+    "audit, level full": lambda cost: cost.full,
+}
 _APART = """
 ## Measured apart
 ### The start
@@ -54,8 +60,7 @@ def as_markdown(figures: Figures, machine: Mapping[str, str]) -> str:
         "Machine: " + "; ".join(f"{key}: {value}" for key, value in machine.items()),
     ]
     parts += [f"\nLeft out: {name}, {why}" for name, why in figures.left_out.items()]
-    parts += ["\n## Seconds of the copy\n", *_compared(figures, "copy_seconds")]
-    parts += ["\n## CPU seconds of the copy\n", *_compared(figures, "copy_cpu_seconds")]
+    parts += ["\n## Seconds of the copy, and CPU seconds\n", *_compared(figures)]
     parts += ["\n## Other ways to copy\n", *_variants(figures)]
     parts += ["\n## Memory\n", *_memory(figures)]
     if figures.audits:
@@ -99,31 +104,51 @@ def _measured(figures: Figures, contender: str, field: str) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _compared(figures: Figures, field: str) -> Iterator[str]:
-    names = _contenders(figures, field)
-    values = {name: _measured(figures, name, field) for name in names}
+def _compared(figures: Figures) -> Iterator[str]:
+    names = _contenders(figures, "copy_seconds")
+    seconds, cpu = (
+        {name: _measured(figures, name, field) for name in names}
+        for field in ("copy_seconds", "copy_cpu_seconds")
+    )
     rows = []
     for key, title in _titles(figures).items():
-        cells = [_number(values[name].get(key), 2) for name in names]
-        beside = ratio(
-            values.get(MirrorMaker.name, {}).get(key), values.get(RelaySpark.name, {}).get(key)
-        )
-        rows.append([title, *cells, f"1/{_number(beside, 1)}" if beside else "-"])
+        cells = [_both(seconds[name].get(key), cpu[name].get(key)) for name in names]
+        beside = [
+            ratio(of.get(MirrorMaker.name, {}).get(key), of.get(RelaySpark.name, {}).get(key))
+            for of in (seconds, cpu)
+        ]
+        shown = [f"1/{_number(one, 1)}" if one else "-" for one in beside]
+        rows.append([title, *cells, f"{shown[0]} ({shown[1]})"])
     yield from table(["input", *names, "relay, warm : MirrorMaker 2"], rows)
+
+
+def _both(seconds: float | None, cpu_seconds: float | None) -> str:
+    return "-" if seconds is None else f"{_number(seconds, 2)} ({_number(cpu_seconds, 2)})"
 
 
 def _variants(figures: Figures) -> Iterator[str]:
     compared = _contenders(figures, "copy_seconds")
     others = [name for name in figures.guarantees if name not in compared]
-    rows = []
-    for key, title in _titles(figures).items():
-        medians = {name: median_of(figures, key, name) for name in others}
-        measured = {name: found for name, found in medians.items() if found}
-        for name, found in measured.items():
-            if len(measured) > 1:
-                fields = ("copy_seconds", "copy_cpu_seconds", "whole_seconds", "whole_cpu_seconds")
-                rows.append([title, name, *(_number(found.of(field), 2) for field in fields)])
-    yield from table(["input", "way", "copy s", "CPU s", "whole s", "whole CPU s"], rows)
+    found = {
+        key: {name: median for name in others if (median := median_of(figures, key, name))}
+        for key in _titles(figures)
+    }
+    shown = {key: medians for key, medians in found.items() if len(medians) > 1}
+    yield "Seconds (CPU seconds) of the copy; of the whole.\n"
+    rows = [
+        [name, *(_copy_and_whole(medians.get(name)) for medians in shown.values())]
+        for name in others
+        if any(name in medians for medians in shown.values())
+    ]
+    yield from table(["way", *(_titles(figures)[key] for key in shown)], rows)
+
+
+def _copy_and_whole(median: Median | None) -> str:
+    if median is None:
+        return "-"
+    copy = _both(median.of("copy_seconds"), median.of("copy_cpu_seconds"))
+    whole = _both(median.of("whole_seconds"), median.of("whole_cpu_seconds"))
+    return f"{copy}; {whole}"
 
 
 def _memory(figures: Figures) -> Iterator[str]:
@@ -136,36 +161,34 @@ def _memory(figures: Figures) -> Iterator[str]:
 def audits(figures: Figures) -> Iterator[str]:
     """Yield what audits cost: seconds, CPU seconds, and CPU beside that of the copy."""
     yield "One process, one task. A full audit includes the recount and reads both sides.\n"
+    yield "Seconds, CPU seconds, and each beside those of the copy.\n"
     titles = {spec.name: spec.title for spec in figures.inputs}
-    rows = []
-    for cost in figures.audits:
-        ways = {
-            "copy": cost.copy,
-            "audit, level ledger": cost.ledger,
-            "audit, level recount": cost.recount,
-            "audit, level full": cost.full,
-        }
-        rows += [
-            [
-                f"{titles[cost.input]}, {cost.size_bytes / 1e6:,.0f} MB",
-                way,
-                _number(spent.seconds, 2),
-                _number(spent.cpu_seconds, 2),
-                f"{spent.seconds / cost.copy.seconds:.2f}x",
-                f"{spent.cpu_seconds / cost.copy.cpu_seconds:.2f}x",
-            ]
-            for way, spent in ways.items()
-        ]
-    yield from table(["input", "what", "s", "CPU-s", "time : copy", "CPU : copy"], rows)
+    heads = [f"{titles[cost.input]}, {cost.size_bytes / 1e6:,.0f} MB" for cost in figures.audits]
+    rows = [
+        [name, *(_beside(way(cost), cost.copy) for cost in figures.audits)]
+        for name, way in _AUDITS.items()
+    ]
+    yield from table(["what", *heads], rows)
+
+
+def _beside(spent: Spent, copy: Spent) -> str:
+    times = spent.seconds / copy.seconds, spent.cpu_seconds / copy.cpu_seconds
+    return (
+        f"{_number(spent.seconds, 2)} ({_number(spent.cpu_seconds, 2)}),"
+        f" {times[0]:.2f}x ({times[1]:.2f}x)"
+    )
 
 
 def _failures(figures: Figures) -> Iterator[str]:
     titles = _titles(figures)
+    incomplete: dict[str, list[str]] = {}
     for result in figures.results:
         if not result.complete:
-            what = f"{titles[result.input]}, {result.contender}, repetition {result.repetition}"
             copied = f"{result.copied:,} of {result.records:,} records copied"
-            yield f"\nIncomplete: {what}: {copied}. {result.cost.error}"
+            what = f"{titles[result.input]}, {result.contender}: {copied}. {result.cost.error}"
+            incomplete.setdefault(what, []).append(str(result.repetition))
+    for what, repetitions in incomplete.items():
+        yield f"\nIncomplete in repetition {', '.join(repetitions)}: {what}"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -49,6 +50,7 @@ _KINDS = {
 }
 _PLAIN = {str: "text", bool: "true or false", int: "whole number", float: "number", Any: "anything"}
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
+_SHARED = 3  # an option of so many commands is described once
 _BYTES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -89,11 +91,12 @@ environment](../configuration.md#from-the-environment).
 """
     places: dict[type[BaseModel], list[str]] = {}
     _walk(Settings, "", places)
+    known: dict[tuple[str, ...], str] = {}
     for section, paths in places.items():
         title = f"`{paths[0]}`" if paths[0] else "The file"
         also = f" Also: {', '.join(f'`{path}`' for path in paths[1:])}." if paths[1:] else ""
         text += f"\n## {title}\n{_one_line(section.__doc__)}{also}\n\n"
-        rows = (
+        rows = [
             (
                 f"`{field.alias or name}`",
                 _kind(field.annotation, field.metadata),
@@ -101,8 +104,13 @@ environment](../configuration.md#from-the-environment).
                 _one_line(field.description),
             )
             for name, field in section.model_fields.items()
-        )
-        text += _table(("key", "value", "default", "meaning"), rows) + "\n"
+        ]
+        for place in dict.fromkeys(known[row] for row in rows if row in known):
+            keys = ", ".join(row[0] for row in rows if known.get(row) == place)
+            text += f"{keys}: as in {place}.\n\n"
+        new = [row for row in rows if row not in known]
+        known |= dict.fromkeys(new, title)
+        text += _table(("key", "value", "default", "meaning"), iter(new)) + "\n" if new else ""
     return text
 
 
@@ -181,11 +189,18 @@ What `--help` says; [commands](../cli.md) has an example of each.
 """
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    for name, command in (("", group), *group.commands.items()):
+    commands = {"": group, **group.commands}
+    rows = {name: [_parameter(vars(one)) for one in of.params] for name, of in commands.items()}
+    counted = Counter(row for of_command in rows.values() for row in of_command)
+    shared = {row for row, times in counted.items() if times >= _SHARED}
+    head = ("option or argument", "meaning")
+    text += f"\n## Options of several commands\n\n{_table(head, iter(sorted(shared)))}\n"
+    for name, command in commands.items():
         text += f"\n## `{f'relay {name}'.strip()}`\n{_one_line(command.help)}\n"
-        rows = [_parameter(vars(one)) for one in command.params]
-        if rows:
-            text += "\n" + _table(("option or argument", "meaning"), iter(rows)) + "\n"
+        if also := [row[0].partition(",")[0] for row in rows[name] if row in shared]:
+            text += f"\nAlso {', '.join(also)}.\n"
+        if own := [row for row in rows[name] if row not in shared]:
+            text += f"\n{_table(head, iter(own))}\n"
     return text
 
 
@@ -201,7 +216,7 @@ def _parameter(of: dict[str, Any]) -> tuple[str, str]:
     named = [one.value for one in kind] if is_enum else get_args(kind)
     if values := [f"`{one}`" for one in named if isinstance(one, str)]:
         said.append(f"{', '.join(values)}.")
-    if default is not None and not isinstance(default, bool | Callable):
+    if default not in {None, ""} and not isinstance(default, bool | Callable):
         said.append(f"Default: `{default.value if isinstance(default, Enum) else default}`.")
     return ", ".join(spellings), " ".join(said).strip()
 
@@ -228,7 +243,7 @@ def _errors() -> str:
     head = """# Every error
 Outcomes, metrics and logs name an error by its class. [Troubleshooting](../troubleshooting.md) says
 what to do about each. *Retried* means that the same process tries again, until `give_up_after`.
-*Needs you* means that another run fails in the same way until a person changes something.
+*Needs you* means that another run fails in the same way until you change something.
 
 """
     rows = (

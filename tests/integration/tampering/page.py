@@ -92,13 +92,14 @@ def _table_of(measured: Measured, rows: Sequence[Row]) -> str:
 
 def _table(columns: Iterable[str], rows: Cells) -> str:
     head = ["what was done", *columns]
-    lines = [head, ["---"] * len(head)]
+    lines: list[list[str]] = []
     together: dict[tuple[str, ...], list[str]] = {}
     for what, cells in rows:
         marks = tuple(MARKS[cells[name].state] for name in head[1:])
         together.setdefault(marks, []).append(what)
     lines += [["<br>".join(whats), *marks] for marks, whats in together.items()]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n{body}"
 
 
 def says(rows: Iterable[tuple[Row, Mapping[str, Sequence[str]]]]) -> str:
