@@ -109,7 +109,7 @@ class Links:
     """
 
     is_unbroken: bool = True
-    oldest_number: int = 0
+    _oldest_number: int = 0
     _removed_at_ms: int = 0
     _newest: LedgerHead | None = None
     _end: int = 0
@@ -119,7 +119,7 @@ class Links:
         """Add the next entry."""
         entry, newest = record.entry, self._newest
         if newest is None:
-            self.oldest_number, self._removed_at_ms = entry.number, entry.previous_at_ms
+            self._oldest_number, self._removed_at_ms = entry.number, entry.previous_at_ms
         elif not record.follows(newest):
             self.is_unbroken = False
         if entry.gap == ENTRIES_LOST:
@@ -136,12 +136,20 @@ class Links:
             and (newest.number, newest.hash) == (head.number, head.hash)
         )
 
-    def reach(self, checkpoint: Checkpoint, kept_since_ms: int) -> bool:
-        """Whether `verify_chain`, which keeps the entries, would find no break."""
-        is_complete = self.oldest_number == 1 or self._removed_at_ms < kept_since_ms
-        says = self._end, self._generation
-        is_its = says == (checkpoint.next_offset, checkpoint.generation)
-        return is_complete and is_its and self.end_at(checkpoint.ledger_head)
+    def expired(self, checkpoint: Checkpoint, kept_since_ms: int) -> int | None:
+        """Return how many entries retention has removed.
+
+        None if `verify_chain`, which keeps the entries, would find a break.
+        """
+        head = checkpoint.ledger_head
+        missing, removed_at_ms = head.number, head.committed_at_ms
+        if self._newest is not None:
+            says = self._end, self._generation
+            is_its = says == (checkpoint.next_offset, checkpoint.generation)
+            if not (is_its and self.end_at(head)):
+                return None
+            missing, removed_at_ms = self._oldest_number - 1, self._removed_at_ms
+        return missing if not missing or removed_at_ms < kept_since_ms else None
 
 
 def tampered(mirror: str, breaks: Sequence[ChainBreak]) -> TamperedError:

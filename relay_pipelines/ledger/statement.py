@@ -21,10 +21,9 @@ from typing import Any, BinaryIO
 from relay_pipelines.errors import ConfigError, TamperedError, written_by_newer
 from relay_pipelines.json_codec import from_fields
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.chain import Chain, Links, tampered
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.state_table import read_move
-from relay_pipelines.ledger.verified import LedgerUpToHeads, read_verified_ledger
+from relay_pipelines.ledger.verified import made_of_ledger
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
 from relay_pipelines.sides import Sides
 
@@ -81,11 +80,14 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
         ConfigError: the ledger has no entries.
         RelayError: the destination does not answer, or refuses.
     """
+    with sides.destination("ledger") as client:
+        value = client.retry(partial(read_move, client, sides.name))
+    move = None if value is None else checkpoint.fields_of(value)
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:
-        spool = _Spool(sides.name, topic, file)
-        written = _fill(spool, sides)
-        attested = {tp: spool.chain(tp) for tp in sorted(written.expired)}
-        entries = sum(chain.entries for chain in attested.values())
+        has = lambda tp: topic in {None, tp.topic}  # noqa: E731
+        ledger = made_of_ledger(sides, has, partial(_spooled, file))
+        attested = {tp: ledger.made[tp] for tp in sorted(ledger.expired)}
+        entries = sum(total.entries for total in attested.values())
         if not entries:
             of = "this mirror" if topic is None else f"topic {topic!r}"
             raise ConfigError(f"the ledger has no entries of {of}", remedy="see `relay ledger`")
@@ -96,80 +98,49 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
                 "relay_pipelines": importlib.metadata.version("relay_pipelines"),
                 "mirror": sides.name,
                 "made_at": made_at,
-                "destination_cluster_id": written.cluster_id,
-                "source_cluster_ids": _source_cluster_ids(written.checkpoints.values()),
-                "move": written.move,
+                "destination_cluster_id": ledger.cluster_id,
+                "source_cluster_ids": _source_cluster_ids(ledger.checkpoints.values()),
+                "move": move,
                 "entries": entries,
                 "topic_partitions": len(attested),
             }
         )
         file.seek(0)
         yield from file
-        for tp, chain in attested.items():
-            head = written.checkpoints[tp].ledger_head
-            yield chain.line(tp, head, written.expired[tp])
+        for tp, total in attested.items():
+            yield total.line(tp, ledger.checkpoints[tp].ledger_head, ledger.expired[tp])
 
 
-@dataclass(frozen=True, slots=True)
-class _Spooled:
-    """What a statement says besides its entries.
-
-    Args:
-        cluster_id: of the destination.
-        checkpoints: as the heads of the chains were read.
-        expired: how many entries of each chain retention has removed from the beginning.
-        move: the record of the mirror's move, as it was before all else was read; None for none.
-    """
-
-    cluster_id: str
-    checkpoints: Mapping[TopicPartition, Checkpoint]
-    expired: Mapping[TopicPartition, int]
-    move: dict[str, Any] | None
-
-
-def _fill(spool: _Spool, sides: Sides) -> _Spooled:
-    """Read every entry that the ledger still holds, and verify it.
-
-    Only if a chain is not unbroken, all of it is read again, in memory: to say where.
-    """
-    with sides.destination("ledger") as client:
-        value = client.retry(partial(read_move, client, sides.name))
-        move = None if value is None else checkpoint.fields_of(value)
-        ledger = LedgerUpToHeads(sides.name, client)
-        spool.add(ledger.records())
-        cluster_id = client.cluster_id
-    checkpoints = ledger.state.of(sides.name).checkpoints
-    if (expired := spool.expired(ledger, checkpoints)) is not None:
-        return _Spooled(cluster_id, checkpoints, expired, move)
-    verified = read_verified_ledger(sides)
-    chains = {tp: chain for tp, chain in verified.chains.items() if spool.has(tp)}
-    if breaks := [broken for chain in chains.values() for broken in chain.breaks]:
-        raise tampered(sides.name, breaks)
-    spool.refill(chains.values())
-    expired = {tp: chain.expired for tp, chain in chains.items()}
-    return _Spooled(cluster_id, verified.checkpoints, expired, move)
+def _spooled(
+    file: BinaryIO, records: Iterable[LedgerRecord]
+) -> defaultdict[TopicPartition, _Total]:
+    """Write entries to a file, one a line, instead of what it holds; and add them up."""
+    file.seek(0)
+    file.truncate()
+    totals: defaultdict[TopicPartition, _Total] = defaultdict(_Total)
+    for record in records:
+        totals[record.entry.source.topic_partition].add(record.entry)
+        file.write(record.value + b"\n")
+    return totals
 
 
 @dataclass(slots=True)
-class _AttestedChain:
-    """The entries of one chain, followed link by link, and added up.
+class _Total:
+    """What the entries of one chain add up to.
 
     Args:
         ranges: the source offsets that were copied to each destination, joined where they meet.
         skipped: number of offsets by reason.
     """
 
-    links: Links = field(default_factory=Links)
     records: int = 0
     size_bytes: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     ranges: list[dict[str, object]] = field(default_factory=list)
     entries: int = 0
 
-    def add(self, record: LedgerRecord) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         """Add the next entry."""
-        self.links.add(record)
-        entry = record.entry
         self.entries += 1
         self.records += entry.records
         self.size_bytes += entry.size_bytes
@@ -202,66 +173,6 @@ class _AttestedChain:
                 "entries": self.entries,
             }
         )
-
-
-class _Spool:
-    """The entries of a mirror in a file, one a line, and its chains and those of its replays.
-
-    Args:
-        topic: only of this source topic; None for all.
-    """
-
-    def __init__(self, name: str, topic: str | None, file: BinaryIO) -> None:
-        self._name = name
-        self._topic = topic
-        self._file = file
-        self._chains: defaultdict[tuple[str, TopicPartition], _AttestedChain]
-        self._chains = defaultdict(_AttestedChain)
-
-    def has(self, tp: TopicPartition) -> bool:
-        """Whether it is of a source topic-partition."""
-        return self._topic in {None, tp.topic}
-
-    def add(self, records: Iterable[LedgerRecord]) -> None:
-        """Add the next entries."""
-        for record in records:
-            mirror, tp = record.entry.mirror, record.entry.source.topic_partition
-            if self.has(tp):
-                self._chains[mirror, tp].add(record)
-                if mirror == self._name:
-                    self._file.write(record.value + b"\n")
-
-    def refill(self, chains: Iterable[Chain]) -> None:
-        """Hold the entries of verified chains instead."""
-        self._file.seek(0)
-        self._file.truncate()
-        self._chains.clear()
-        for chain in chains:
-            self.add(chain.records)
-
-    def chain(self, tp: TopicPartition) -> _AttestedChain:
-        """Return a chain of the mirror itself."""
-        return self._chains[self._name, tp]
-
-    def expired(
-        self, ledger: LedgerUpToHeads, checkpoints: Mapping[TopicPartition, Checkpoint]
-    ) -> dict[TopicPartition, int] | None:
-        """Return how many entries of each chain of the mirror retention has removed.
-
-        None if a chain does not lead to its head, unbroken, or is of another checkpoint.
-        """
-        for (mirror, tp), chain in self._chains.items():
-            head = ledger.state.head(mirror, tp)
-            if head is None or not chain.links.end_at(head):
-                return None
-        found = {}
-        for tp, known in checkpoints.items():
-            if self.has(tp):
-                links = self.chain(tp).links
-                if not links.reach(known, ledger.kept_since_ms(tp)):
-                    return None
-                found[tp] = links.oldest_number - 1
-        return found
 
 
 def _line(fields: Mapping[str, Any]) -> bytes:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic, TypeVar
 
+from relay_pipelines.errors import DataLossError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.accounted import (
     BeforeLedger,
@@ -15,8 +18,10 @@ from relay_pipelines.ledger.accounted import (
 from relay_pipelines.ledger.chain import (
     Chain,
     ChainBreak,
+    Links,
     not_of_checkpoint,
     not_vouched,
+    tampered,
     verify_chains,
     vouched,
     vouched_records,
@@ -33,6 +38,8 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +151,11 @@ class LedgerUpToHeads:
         self._client = client
         self._kept: Mapping[TopicPartition, int] = {}
 
-    def records(self) -> Iterator[LedgerRecord]:
+    def records(self, since_ms: int | None = None) -> Iterator[LedgerRecord]:
         """Yield them; of a chain without a head, those that were read before.
+
+        Args:
+            since_ms: leave out those that were committed before; None for none.
 
         Raises:
             TamperedError: a record is no entry.
@@ -155,7 +165,7 @@ class LedgerUpToHeads:
         self._kept = client.retry(partial(ledger_kept_since_ms, client))
         reader = LedgerReader(client, with_replays=True)
         # without the topic, the checkpoints still know how many entries there were
-        yield from reader.forward(settled=True)
+        yield from reader.forward(since_ms, settled=True)
         self.state = client.retry(partial(read_any_state, client, settled=True))
         for record in reader.follow(settled=True):
             head = self.state.head(record.entry.mirror, record.entry.source.topic_partition)
@@ -166,3 +176,87 @@ class LedgerUpToHeads:
         """Return since when retention can have removed no entry of a source topic-partition."""
         key = checkpoint.key_of(self._name, tp)
         return self._kept.get(checkpoint.home(ledger_topic.TOPIC, key), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOfLedger(Generic[_Made]):
+    """What was made of entries that nobody keeps.
+
+    Args:
+        cluster_id: of the destination.
+        checkpoints: as the heads of the chains were read.
+        expired: how many entries retention has removed from the beginning of each chain.
+    """
+
+    made: _Made
+    cluster_id: str
+    checkpoints: Mapping[TopicPartition, Checkpoint]
+    expired: Mapping[TopicPartition, int]
+
+
+def made_of_ledger(
+    sides: Sides,
+    has: Callable[[TopicPartition], bool],
+    make: Callable[[Iterable[LedgerRecord]], _Made],
+    since_ms: int | None = None,
+) -> MadeOfLedger[_Made]:
+    """Verify the entries of a mirror while something is made of them: memory does not grow.
+
+    Only if a chain is not unbroken, all of it is read again, in memory: to say where.
+
+    Args:
+        has: of which source topic-partitions.
+        make: takes the entries, those of a chain in order; it may be called again.
+        since_ms: only what was committed since; then `expired` counts what is before, too.
+
+    Raises:
+        TamperedError: the ledger is not what was committed; its notes name each place.
+        RelayError: the destination does not answer, or refuses.
+    """
+    with sides.destination("ledger") as client:
+        look = partial(_made_of_chains, sides.name, client, has, make, since_ms)
+        # retention may delete the oldest entries before they are read
+        if (found := client.retry(look, also=(DataLossError,))) is not None:
+            return found
+    verified = read_verified_ledger(sides)
+    chains = {tp: chain for tp, chain in verified.chains.items() if has(tp)}
+    if breaks := [broken for chain in chains.values() for broken in chain.breaks]:
+        raise tampered(sides.name, breaks)
+    made = make(record for chain in chains.values() for record in chain.records)
+    expired = {tp: chain.expired for tp, chain in chains.items()}
+    return MadeOfLedger(made, verified.cluster_id, verified.checkpoints, expired)
+
+
+def _made_of_chains(
+    name: str,
+    client: ClusterClient,
+    has: Callable[[TopicPartition], bool],
+    make: Callable[[Iterable[LedgerRecord]], _Made],
+    since_ms: int | None,
+) -> MadeOfLedger[_Made] | None:
+    """Return what is made; None if a chain does not lead to its head and checkpoint, unbroken."""
+    ledger = LedgerUpToHeads(name, client)
+    links: defaultdict[tuple[str, TopicPartition], Links] = defaultdict(Links)
+
+    def followed() -> Iterator[LedgerRecord]:
+        for record in ledger.records(since_ms):
+            mirror, tp = record.entry.mirror, record.entry.source.topic_partition
+            if has(tp):
+                links[mirror, tp].add(record)
+                if mirror == name:
+                    yield record
+
+    made = make(followed())
+    for at, chain in links.items():
+        head = ledger.state.head(*at)
+        if head is None or not chain.end_at(head):
+            return None
+    checkpoints = ledger.state.of(name).checkpoints
+    expired = {}
+    for tp, known in checkpoints.items():
+        if has(tp):
+            kept_since_ms = max(ledger.kept_since_ms(tp), since_ms or 0)
+            if (found := links[name, tp].expired(known, kept_since_ms)) is None:
+                return None
+            expired[tp] = found
+    return MadeOfLedger(made, client.cluster_id, checkpoints, expired)

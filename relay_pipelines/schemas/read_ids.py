@@ -11,13 +11,15 @@ from functools import partial
 from typing import NamedTuple
 
 from relay_pipelines.errors import CorruptBatchError, DataLossError, RelayError
-from relay_pipelines.ledger.reader import LedgerReader
+from relay_pipelines.ledger.ledger_topic import LedgerRecord
+from relay_pipelines.ledger.verified import made_of_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.schemas.ids import named_by
 from relay_pipelines.schemas.request import SchemasRequest
+from relay_pipelines.sides import Sides
 
 _FETCH_BYTES = 1 << 20
 _CHUNKS = 20
@@ -115,24 +117,23 @@ _ByTopic = Mapping[str, Sequence[_Copies]]
 """By source topic."""
 
 
-def read_ids(client: ClusterClient, request: SchemasRequest) -> Iterator[TopicIds]:
+def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicIds]:
     """Yield what the copied records of each topic name, sorted by topic.
 
-    What it keeps of the ledger is 24 bytes an entry, and of the records one fetched answer.
-
-    Args:
-        client: of the destination, for the mirror.
+    What it keeps of the ledger is 24 bytes an entry, and of the records one fetched answer. Entries
+    count that lead to the head of a checkpoint, link by link.
 
     Raises:
+        TamperedError: the ledger is not what was committed.
         RelayError: the destination does not answer, or refuses.
     """
 
-    def ask() -> _ByTopic:
-        records = LedgerReader(client).forward(request.since_ms, settled=True)
+    def copies(records: Iterable[LedgerRecord]) -> _ByTopic:
         return _copies((record.entry for record in records), request)
 
-    # retention may delete the oldest entries before they are read
-    yield from _ids_of(client, client.retry(ask, also=(DataLossError,)), request)
+    by_topic = made_of_ledger(sides, request.has, copies, request.since_ms).made
+    with sides.destination() as client:
+        yield from _ids_of(client, by_topic, request)
 
 
 def ids_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.schemas.read_ids import TopicIds, read_ids
 from relay_pipelines.schemas.registry import (
@@ -19,6 +18,7 @@ from relay_pipelines.schemas.schema import Schema
 from relay_pipelines.schemas.verdict import IdProblem, TopicVerdict, verdict
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.clusters import SchemaRegistry
+from relay_pipelines.sides import Sides
 
 Found = tuple[str, bool]
 """Why an id is not known to be the same, and whether it differs; an empty text if it is."""
@@ -52,16 +52,14 @@ def verify(
 
     Raises:
         ConfigError: a registry is not declared.
+        TamperedError: the ledger is not what was committed.
         RelayError: the destination does not answer, or refuses. A registry that does not answer is
             a verdict.
     """
     source, destination = registries(mirror)
-    with (
-        source,
-        destination,
-        destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client,
-    ):
-        yield from verdicts(read_ids(client, request), Comparison(source, destination))
+    with source, destination:
+        found = read_ids(Sides(name, mirror, clock), request)
+        yield from verdicts(found, Comparison(source, destination))
 
 
 def verdicts(found: Iterable[TopicIds], comparison: Comparison) -> Iterator[TopicVerdict]:

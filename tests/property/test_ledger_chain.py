@@ -71,14 +71,15 @@ def verify_chain(
     chain, links = ledger_chain.verify_chain(tp, records, head, kept_since_ms), Links()
     for record in records:
         links.add(record)
-    is_whole = bool(records) and not chain.breaks and not chain.lost
+    is_whole = head is not None and not chain.breaks and not chain.lost
     end = records[-1].entry.source.end if records else 0
     committed_last = replace(Checkpoint.initial("m", AT, TO, end), ledger_head=head or CHAIN_START)
-    assert is_whole == (head is not None and links.reach(committed_last, kept_since_ms))
-    assert not links.reach(replace(committed_last, next_offset=end + 1), kept_since_ms)
-    assert not links.reach(replace(committed_last, generation=1), kept_since_ms)
+    expired = None if head is None else links.expired(committed_last, kept_since_ms)
+    assert expired == (chain.expired if is_whole else None)
+    for other in ({"next_offset": end + 1}, {"generation": 1}) if records else ():
+        assert links.expired(replace(committed_last, **other), kept_since_ms) is None
     if is_whole:
-        assert (links.oldest_number - 1, len(chain.records)) == (chain.expired, len(records))
+        assert len(chain.records) == len(records)
     return chain
 
 

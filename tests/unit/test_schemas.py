@@ -7,9 +7,11 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -19,23 +21,30 @@ from relay_pipelines.errors import (
     PermissionDeniedError,
     RelayError,
     RetriableError,
+    TamperedError,
 )
+from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.output import tables
 from relay_pipelines.protocol.batch import BatchRun
 from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.protocol.records import encode_all
+from relay_pipelines.protocol.records import encode, encode_all
 from relay_pipelines.schemas import metrics, preflight
 from relay_pipelines.schemas import read_ids as reading
 from relay_pipelines.schemas import registry as registries
+from relay_pipelines.schemas import verify as verifying
 from relay_pipelines.schemas.read_ids import BY_HEADER, TopicIds, ids_of
 from relay_pipelines.schemas.registry import Registry
 from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.schemas.verdict import State, TopicVerdict, total
 from relay_pipelines.schemas.verify import Comparison, verdicts
 from relay_pipelines.settings.clusters import SchemaRegistry
+from tests.support.copies_in_memory import AT, Clock
+from tests.support.fake_cluster import put
+from tests.support.filled import chains
 from tests.support.schema_registry import FakeRegistry, fake_registry
 from tests.support.wordings import Wordings
+from tests.support.world import World
 
 ORDERS = TopicPartition("orders", 0)
 ODD = "a/b c.d%2F:é"
@@ -121,6 +130,42 @@ def test_each_record_is_seen_once(
     failures.append(CorruptBatchError("not a batch"))
     (found,) = ids_of(client, [entry], SchemasRequest(full=full))
     assert (found.records, dict(+found.not_looked_at)) == (150, {"their batch is corrupt": 150})
+
+
+def test_an_entry_that_no_checkpoint_names_is_not_looked_at(
+    here: FakeRegistry, there: FakeRegistry, tmp_path: Path
+) -> None:
+    """Whoever may write to the ledger alone names no records of another writer as copies."""
+    there.take(here)
+    world = World(tmp_path)
+    world.copy(10)
+
+    def verified() -> list[TopicVerdict]:
+        with (
+            client(here, "source") as one,
+            client(there) as other,
+            patch.object(verifying, "registries", lambda _: (one, other)),
+            world.answering(),
+        ):
+            request = SchemasRequest(full=True)
+            return list(verifying.verify("m", world.mirror, request, Clock()))
+
+    (found,) = verified()
+    assert (found.state, found.records) == (State.NO_IDS, 10)
+    newest = chains(world.copies)[AT].records[-1]
+    end = world.copies.logs["a"].end
+    put(world.copies, "a", *encode_all([(None, with_id(7), 0)]))
+    forged = replace(
+        newest.entry,
+        number=newest.entry.number + 1,
+        previous=newest.head.hash,
+        source=OffsetRange(AT, 10, 11),
+        destination=OffsetRange(AT, end, end + 1),
+        records=1,
+    )
+    put(world.copies, ledger_topic.TOPIC, encode(*ledger_topic.to_record(forged)))
+    with pytest.raises(TamperedError, match="entry 3: never committed with a checkpoint"):
+        verified()
 
 
 def verdict_of(here: FakeRegistry, there: FakeRegistry, *records: Any) -> TopicVerdict:
