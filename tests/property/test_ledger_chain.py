@@ -76,8 +76,12 @@ def verify_chain(
     committed_last = replace(Checkpoint.initial("m", AT, TO, end), ledger_head=head or CHAIN_START)
     expired = None if head is None else links.expired(committed_last, kept_since_ms)
     assert expired == (chain.expired if is_whole else None)
-    for other in ({"next_offset": end + 1}, {"generation": 1}) if records else ():
-        assert links.expired(replace(committed_last, **other), kept_since_ms) is None
+    further, later = (
+        replace(committed_last, next_offset=end + 1),
+        replace(committed_last, generation=1),
+    )
+    for other in (further, later) if records else ():
+        assert links.expired(other, kept_since_ms) is None
     if is_whole:
         assert len(chain.records) == len(records)
     return chain
