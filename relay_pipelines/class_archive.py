@@ -103,7 +103,7 @@ class ClassArchive:
             # a process that lives on must reap it
             threading.Thread(target=process.wait, daemon=True).start()
         except (OSError, RelayError) as error:
-            _log.debug("no archive of %s's classes is made: %s", self._program, error)
+            _log.debug("no archive of the classes of %s is made: %s", self._program, error)
 
     def make(self, run: Callable[[str], None]) -> None:
         """Make the archive, unless it is there or another process is making it.
@@ -144,7 +144,9 @@ class ClassArchive:
         try:
             self.make(run)
         except Exception as error:  # noqa: BLE001 - py4j and the JVM raise many kinds
-            sys.exit(f"error: no archive of {self._program}'s classes: {error}; it starts without")
+            sys.exit(
+                f"error: no archive of the classes of {self._program}: {error}; it starts without"
+            )
 
     def _find(self, installation: str) -> Path | None:
         for archive in self.folder.glob(f"{installation}-*.jsa"):

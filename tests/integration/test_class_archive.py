@@ -112,6 +112,6 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: no archive of Spark's classes: ")
+    assert done.stderr.splitlines()[-1].startswith("error: no archive of the classes of spark: ")
     names = sorted(one.suffix for one in (tmp_path / FOLDER).iterdir())
     assert names == [".attempt", ".command"]
