@@ -13,8 +13,8 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.sides import Sides
 
 
-def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: bool) -> int:
-    """Show which ACLs the destination does not have, and create them with `apply`."""
+def run(invocation: Invocation, names: Sequence[str], *, execute: bool, as_json: bool) -> int:
+    """Show which ACLs the destination does not have, and create them with `execute`."""
     clock = SystemClock()
     found = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
@@ -22,12 +22,12 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
             report = permissions.report(Sides(name, mirror, clock))
             if not as_json:
                 _show(name, report, json_output.acls(name, report, applied=False))
-            if apply:
+            if execute:
                 permissions.apply(Sides(name, mirror, clock), report)
-            found.append(json_output.acls(name, report, applied=apply))
+            found.append(json_output.acls(name, report, applied=execute))
             if not as_json and report.decisions:
                 what = plural(len(report.missing), "ACL")
-                done = "created" if apply else "missing; --apply creates them"
+                done = "created" if execute else "missing; --execute creates them"
                 stdout().print(f"{name}: {what} {done}", soft_wrap=True)
     if as_json:
         messages.document({"mirrors": found})

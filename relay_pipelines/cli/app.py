@@ -475,16 +475,16 @@ def acls(
     context: typer.Context,
     mirror: MirrorNames = None,
     *,
-    apply: Annotated[
+    execute: Annotated[
         bool,
-        typer.Option("--apply", help="Create the missing ACLs. Existing ones are never changed."),
+        typer.Option("--execute", help="Create the missing ACLs. Existing ones are never changed."),
     ] = False,
     as_json: Json = False,
 ) -> int:
     """Show or create missing ACLs of the copied topics."""
     from relay_pipelines.cli import acls_command as command
 
-    return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
+    return command.run(context.obj, mirror or [], execute=execute, as_json=as_json)
 
 
 @app.command()

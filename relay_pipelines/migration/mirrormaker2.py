@@ -30,7 +30,7 @@ _REASONS = (
     (r"(key|value|header)\.converter.*|plugin\.path|listeners|rest\..*|dedicated\..*", _CONNECT),
     (r"emit\.heartbeats\..*|heartbeats\..*", "there are no heartbeats; relay status shows the lag"),
     (r"refresh\.(topics|groups)\..*", _ALWAYS),
-    (r"sync\.topic\.acls\..*", "run relay acls --apply, which never removes any"),
+    (r"sync\.topic\.acls\..*", "run relay acls --execute, which never removes any"),
     (r"sync\.topic\.configs\.interval\..*", _ALWAYS),
     (
         r"config\.properties\..*|config\.property\..*|use\.defaults\.from",

@@ -356,7 +356,7 @@ def _acl_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock
         acl for acl in report.missing if any(map(acl.covers, snapshot.destinations.values()))
     ]
     text = f"{plural(len(missing), 'ACL')} of readers missing at the destination"
-    remedy = "relay acls --apply creates them"
+    remedy = "relay acls --execute creates them"
     return Gate("acls", text, [warning(Kind.NOT_READY, "", text, remedy)] if missing else [])
 
 

@@ -159,12 +159,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 def test_acls_reports_then_apply_grants_reading_only(
     guarded: Guarded, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A dry run writes nothing; --apply creates the missing ACLs and grants only Read."""
+    """A dry run writes nothing; --execute creates the missing ACLs and grants only Read."""
     command, before = guarded.config(), granted(guarded.destination)
     copied = f"copy.{ORDERS}"
     assert main(command) == 0
     said = capsys.readouterr()
-    assert "m: 4 ACLs missing; --apply creates them" in said.out
+    assert "m: 4 ACLs missing; --execute creates them" in said.out
     none = f"{copied} has no ACLs at the destination yet: if its brokers have allow.everyone."
     assert said.err.startswith(f"warning: m: {none}")
     assert granted(guarded.destination) == before
@@ -192,7 +192,7 @@ def test_acls_reports_then_apply_grants_reading_only(
         "nothing was copied to it yet"
     )
 
-    assert main([*command, "--apply"]) == 0
+    assert main([*command, "--execute"]) == 0
     assert "m: 4 ACLs created" in capsys.readouterr().out
     created = granted(guarded.destination) - before
     assert created == {
@@ -212,7 +212,7 @@ def test_acls_reports_then_apply_grants_reading_only(
         "a prefix of the source opens nothing else"
     )
 
-    assert main([*command, "--apply"]) == 0
+    assert main([*command, "--execute"]) == 0
     again = capsys.readouterr()
     assert ("m: 0 ACLs created" in again.out, again.err) == (True, "")
     assert granted(guarded.destination) - before == created
@@ -237,7 +237,7 @@ def test_a_missing_permission_is_named(
     command = guarded.config(destination=relay)
     until(lambda: main(command) == 0, "the ACLs")
     capsys.readouterr()
-    assert main([*command, "--apply"]) == 1
+    assert main([*command, "--execute"]) == 1
     line = capsys.readouterr().err
     assert (
         "answered CreateAcls of ALLOW DESCRIBE_CONFIGS on copy.shop.orders to User:ann from * "
@@ -262,7 +262,7 @@ def test_a_missing_permission_is_named(
     open_to_all = source_cluster.cluster()
     independent.create(open_to_all, ORDERS, 1, KEPT)
     before = granted(guarded.destination)
-    assert main([*guarded.config(source=open_to_all), "--apply"]) == 0
+    assert main([*guarded.config(source=open_to_all), "--execute"]) == 0
     said = capsys.readouterr()
     address = open_to_all.bootstrap_servers[0]
     nothing = "everybody may do everything there, and no ACLs are copied"
