@@ -80,7 +80,7 @@ class RelayError(Exception):
     retryable: ClassVar[bool] = False
     """Whether the same process may succeed if it tries again."""
     needs_operator: ClassVar[bool] = False
-    """Whether another run fails in the same way until a person changes something."""
+    """Whether another run fails in the same way until you change something."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class DivergedNodeError(RelayError):
 
 
 class DestinationChangedError(RelayError):
-    """The copies are in another destination than the configuration names now: a person decides."""
+    """The copies are in another destination than the configuration names now: you decide."""
 
     exit_code = 3
     side = Side.DESTINATION
@@ -301,7 +301,7 @@ class DestinationChangedError(RelayError):
 
 
 class CheckpointLostError(RelayError):
-    """The checkpoint is gone, although the ledger says what was copied: a person decides."""
+    """The checkpoint is gone, although the ledger says what was copied: you decide."""
 
     exit_code = 3
     side = Side.DESTINATION
@@ -309,14 +309,14 @@ class CheckpointLostError(RelayError):
 
 
 class PolicySupersededError(RelayError):
-    """Another configuration of the mirror decides the topic's records by now: a person decides."""
+    """Another configuration of the mirror decides the topic's records by now: you decide."""
 
     exit_code = 3
     needs_operator = True
 
 
 class LedgerLostError(RelayError):
-    """The topic of the ledger is gone, although checkpoints name its entries: a person decides."""
+    """The topic of the ledger is gone, although checkpoints name its entries: you decide."""
 
     exit_code = 3
     side = Side.DESTINATION
@@ -324,7 +324,7 @@ class LedgerLostError(RelayError):
 
 
 class MovedError(RelayError):
-    """The topic has moved to the destination, and is the mirror's no more: a person decides."""
+    """The topic has moved to the destination, and is the mirror's no more: you decide."""
 
     exit_code = 3
     side = Side.DESTINATION

@@ -62,7 +62,7 @@ class Kind(StrEnum):
     NOT_READY = "NotReady"
     """Something is in the way of a move."""
     REPLAYED_RANGE = "ReplayedRange"
-    """A replay copies other records than a person may expect."""
+    """A replay copies other records than the operator may expect."""
 
 
 @dataclass(frozen=True, slots=True)

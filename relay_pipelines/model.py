@@ -206,7 +206,7 @@ class Cluster:
         receive_buffer_bytes, send_buffer_bytes: socket buffers; the operating system may give less.
         rack: of those who read it; empty if brokers need not know.
         rack_variable: the variable of a task's environment that says it instead, where it is set.
-        id: what the cluster calls itself, as the driver has read it; empty until somebody has. A
+        id: what the cluster calls itself, as the driver has read it; empty until then. A
             client refuses a broker of any other, wherever it runs.
     """
 

@@ -154,7 +154,7 @@ class _Rounds:
         self._lasting("").update(problems, complete=True)
 
     def mark_end(self) -> None:
-        """Let nobody wait for this command any more; Spark has ended."""
+        """Let no process wait for this command any more; Spark has ended."""
         for name in sorted(self._copied):
             other_writers.mark_end(Sides(name, self.mirrors[name]), self._run_id)
 
@@ -185,7 +185,7 @@ class _Rounds:
             bound = api.Mirror(name, mirror, self.session)
             planned, waits = self._plan(name, bound, writers)
             if waits:
-                # what is superseded waits for a person, whenever the other one ends
+                # what is superseded waits for the operator, whenever the other one ends
                 held = [e for e in planned.data_losses if isinstance(e, PolicySupersededError)]
                 lasting.update(map(problem, held), complete=True)
                 return

@@ -18,10 +18,10 @@ class Committer(Protocol):
     The loop decides what is copied; a committer makes it true. Exactly once rests on three promises
     of an implementation:
 
-    1. `begin` ends every earlier holder of the ranges: after it has returned, nobody else can
+    1. `begin` ends every earlier holder of the ranges: after it has returned, no other process can
        commit them, and the checkpoints that it returns stay the last ones.
     2. `commit` makes all that was appended since the last one visible in one step with checkpoints
-       and ledger entries. If it fails, nobody knows whether it happened: the next `begin` does.
+       and ledger entries. If it fails, it is unknown whether it happened: the next `begin` does.
     3. What was appended and not committed is never visible.
 
     Call order: `begin`; then, as often as there is something to commit, any number of `append`,

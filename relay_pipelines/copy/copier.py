@@ -352,7 +352,7 @@ class Copier:
         """Let go of the transactional id, which another task has taken.
 
         If several topic-partitions share the id, it may have wanted another one, to copy it under
-        another id. So they are tried again: those that nobody else owns now are ours to copy.
+        another id. So they are tried again: those that no other process owns now are ours to copy.
         """
         self._committer.forget()
         for range_copy in ranges:

@@ -79,7 +79,7 @@ class Comparison:
 
     @property
     def difference(self) -> str | None:
-        """How it differs; empty if it does not, None if the record is gone there: nobody knows."""
+        """How it differs; empty if it does not, None if the record is gone there: unknown."""
         if not self._differing and self._checkpoint.is_dense and self._would_skip:
             return "it has one record more before the next one to copy"
         return self._differing
@@ -275,7 +275,7 @@ def verify_position(
         if checkpoint.is_recreated(identity):
             raise _not_the_log(
                 checkpoint
-            )  # nobody knows whether it will ever hold the same records
+            )  # it is unknown whether it will ever hold the same records
         raise SourceError(
             f"the log on node {identity.node} ends at {position.end_offset}, before the records"
             f" copied from {checkpoint.node}",
@@ -314,7 +314,7 @@ def unproved_logs(
         doubted: those of which a run found another log: only the last record copied proves them.
 
     Returns:
-        them, and those of which the node refuses, or cannot give, the record: nobody knows.
+        them, and those of which the node refuses, or cannot give, the record: unknown.
 
     Raises:
         RelayError: the node does not answer.
@@ -405,7 +405,7 @@ def difference(
         low_watermark: the node's; asked for if None.
 
     Returns:
-        empty if it does not; None if nobody knows, because retention or the cleaner has removed the
+        empty if it does not; None if unknown, because retention or the cleaner has removed the
         last record copied there.
     """
     last, source = checkpoint.fingerprint, checkpoint.source

@@ -115,7 +115,7 @@ class FetchedBatches:
 
     @property
     def throttled_seconds(self) -> float:
-        """Nobody else reads for it."""
+        """No other process reads for it."""
         return 0.0
 
     @property

@@ -108,7 +108,7 @@ class RangeProgress:
         if found.owner not in {None, self.owner}:
             raise FencedError(
                 "another run copies it now, under another transactional id",
-                remedy="let it finish; let one daemon or code location alone copy this mirror",
+                remedy="let it finish; let one deployment alone copy this mirror",
                 topic_partition=self.source,
             )
         self._require_last(found.checkpoint)

@@ -201,7 +201,7 @@ class _Scenario:
             self._live(self.old)
             self._relay("run", "--stop-at-end")
             self._await_more()
-        with self.reporter.step("Stop consumer and producer, and see that nobody writes to old"):
+        with self.reporter.step("Stop consumer and producer, and see that none writes to old"):
             self._stop_with_records_left("old")
             self._relay("move", "fence", *_BY_HAND, kill=self.old, when="waiting")
         with self.reporter.step(

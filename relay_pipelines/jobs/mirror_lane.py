@@ -78,8 +78,8 @@ def _share(settings: Settings, lane: Lane, catalog: Catalog) -> float | None:
 class _Session:
     """Copies what is new every so often, until its time is over or it is told to stop.
 
-    A window ends as often as the budget of events allows, and whenever somebody else copies, or
-    copies in another way: before a person's run, a successor, or another relay.yaml. Only a session
+    A window ends as often as the budget of events allows, and whenever another process copies, or
+    copies in another way: before a run by hand, a successor, or another relay.yaml. Only a session
     that is stopped leaves it open, for the next one.
 
     A lane without sessions has one that ends after its first window.
@@ -123,7 +123,7 @@ class _Session:
             raise dg.Failure("; ".join(lines), allow_retries=False)
 
     def _raise_if_cancelled(self) -> None:
-        """A person cancels a session; if all of Dagster ends, it is not a failure."""
+        """The operator cancels a session; if all of Dagster ends, it is not a failure."""
         context = self._copying.context
         run = context.instance.get_run_by_id(context.run_id)
         if not self._lane.window.session or run is None or run.status is DagsterRunStatus.CANCELING:
@@ -137,7 +137,7 @@ class _Session:
             if began > first + window.session / 1000 + GRACE_SECONDS:
                 yield from self._end_window()
                 return
-            self._say(Turn.COPYING)  # before the look: a person's run looks after it has said so
+            self._say(Turn.COPYING)  # before the look: a run by hand looks after it has said so
             others, change = self._others(), self._watch.change()
             if others.was_ended:  # another run goes on with the window
                 return

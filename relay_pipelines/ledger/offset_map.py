@@ -241,7 +241,7 @@ class OffsetMap:
         if sum(end - start for start, end in own) != entry.records:
             raise ConfigError(
                 f"{entry.destination} no longer holds the {entry.records} records of the chunk"
-                f" {entry.source} alone, so that nobody can tell which are its own",
+                f" {entry.source} alone, so that it is unknown which are its own",
                 remedy=self._instead,
             )
         return own

@@ -305,7 +305,7 @@ METRICS = (
         "gauge",
         ("mirror", "state"),
         "Consumer groups that `groups` of relay.yaml selects and that have committed what is"
-        " copied: followed, moved (somebody else has committed for the group at the destination),"
+        " copied: followed, moved (another program has committed for the group at the destination),"
         " or fails (it cannot be followed).",
         By.EXPORTER,
     ),
@@ -364,7 +364,7 @@ METRICS = (
         ("mirror", "topic", "coverage"),
         "Records that the verdict rests on: by_content and by_count were compared; superseded are"
         " gone for a later one of their key; left_out is not in the sample, or not read at that"
-        " level; not_verified nobody could look at; differing.",
+        " level; not_verified could not be looked at; differing.",
         By.ONLY_AUDIT,
     ),
 )

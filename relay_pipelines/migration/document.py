@@ -112,7 +112,7 @@ def _kerberos(take: Take, note: Callable[[str, str], None], jaas: dict[str, str]
         if not file or jaas.get(asked, "false").lower() != "true":
             continue
         if ours == "keytab" and "principal" not in found:
-            # Java would ask for a name, and nobody else may choose one
+            # Java would ask for a name, and no other process may choose one
             why = f"it names no principal for {file}; set security.principal and security.keytab"
             note("sasl.jaas.config", why)
             return found

@@ -6,7 +6,7 @@ request          what the command, and a job, is asked for
 inventory        what there is: ends, writers, groups and their positions. It only looks
 gates            what must hold before a cut, and what a look has found of it
 rehearsal        all gates on live data, and what the cut would do now
-fence            stops producers, and verifies that nobody writes
+fence            stops producers, and verifies that no producer writes
 cut              the steps of a cut, each of which may be repeated
 copying          copies what a mirror has left, and audits it
 way_back         brings home what was written at the destination since the cut

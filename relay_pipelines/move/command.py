@@ -73,7 +73,7 @@ def _step(move: Move, how: How) -> MoveResult:
 def _is_wanted(name: str, do: MoveStep) -> bool:
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"relay move {do} {_CHANGES[do]}, and nobody is there to be asked",
+            f"relay move {do} {_CHANGES[do]}, and it cannot ask without a terminal",
             remedy="add --yes, or see relay move rehearse first",
         )
     import typer

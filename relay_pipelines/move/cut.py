@@ -59,7 +59,7 @@ from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
 
 Look = Callable[[], None]
-"""Raises if nothing may be claimed: somebody else has written a record of the move."""
+"""Raises if nothing may be claimed: another process has written a record of the move."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Steps:
         """See that nothing was written since the fence held.
 
         Raises:
-            SourceError: somebody has written.
+            SourceError: a producer has written.
             RelayError: the source does not answer.
         """
         with source_nodes(self.name, self.mirror, self.clock) as nodes:
@@ -242,7 +242,7 @@ class Steps:
 
 
 def came_late(record: MoveRecord, tp: TopicPartition) -> ConfigError:
-    """Return the error for a topic-partition of which nobody knows where the fence has held."""
+    """Return the error for a topic-partition of which it is unknown where the fence has held."""
     return ConfigError(
         f"{tp} has come after the fence",
         remedy="repeat `relay move fence`"
@@ -254,10 +254,10 @@ def came_late(record: MoveRecord, tp: TopicPartition) -> ConfigError:
 def claim_all(
     client: ClusterClient, name: str, wanted: Mapping[TopicPartition, str], look: Look
 ) -> None:
-    """Claim topic-partitions, unless somebody else has gone on with the move.
+    """Claim topic-partitions, unless another process has gone on with the move.
 
     Raises:
-        FencedError: somebody has.
+        FencedError: another process has.
         RelayError: the cluster does not answer, or one cannot be claimed now.
     """
     for why in claim_for(client, name, wanted, look=look).values():
@@ -302,11 +302,11 @@ def moved_partitions(
 
 
 class WrittenMeanwhileError(ConfigError):
-    """Somebody has written at the destination while a move was taken back (invariant M5)."""
+    """A producer has written at the destination while a move was taken back (invariant M5)."""
 
 
 def require_unwritten(destination: ClusterClient, mirror: Mirror, record: MoveRecord) -> None:
-    """Refuse to give back what somebody has written to since the first look.
+    """Refuse to give back what a producer has written to since the first look.
 
     Raises:
         WrittenMeanwhileError: it would stay at the destination without a word.
@@ -418,7 +418,7 @@ def written_beyond(
     def ask() -> dict[TopicPartition, int]:
         there = existing_partitions(destination, {tp.topic for tp in known})
         asked = sorted(tp for tp in there if tp in known or tp.topic in whole)
-        # also of open transactions: nobody knows what they will commit
+        # also of open transactions: it is unknown what they will commit
         return destination.list_offsets(asked, LATEST, READ_UNCOMMITTED)
 
     ends = destination.retry(ask) if known else {}
@@ -469,7 +469,7 @@ def lines(record: MoveRecord) -> list[str]:
         parts = [f"cut without the source: {partitions}, of which the copies end as the cut says"]
         parts += [f"{plural(missing, 'offset')} seen at the source are not here"] if missing else []
         if unknown:
-            parts.append(f"of {count(unknown)} nobody knows what the source had besides")
+            parts.append(f"of {count(unknown)} it is unknown what the source had besides")
         return ["; ".join(parts)]
     groups = plural(len(record.groups), "group")
     return [f"cut: all that was committed at the source is copied, {partitions}; {groups} moved"]
@@ -483,7 +483,7 @@ def findings(record: MoveRecord) -> list[Finding]:
             str(each.source),
             f"{plural(each.missing, 'offset')} from {count(each.source_end)} on are not copied"
             if each.missing > 0
-            else f"copied up to offset {count(each.source_end)}; nobody knows what came after",
+            else f"copied up to offset {count(each.source_end)}; what came after is unknown",
         )
         for each in record.cut
         if each.missing

@@ -1,4 +1,4 @@
-"""Stops the producers of the source, at all of its nodes, and verifies that nobody writes."""
+"""Stops the producers of the source, at all of its nodes, and verifies that no producer writes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def acls_to_deny(source: ClusterClient, topics: Collection[str]) -> list[Acl]:
         if not any(acl.covers(topic) for acl in known):
             # it may take rights of all readers (allow.everyone.if.no.acl.found), also ours
             raise ConfigError(
-                f"the topic {topic} has no ACL, and its first one may take what nobody was granted",
+                f"the topic {topic} has no ACL, and its first one may take what was never granted",
                 remedy="grant its users what they need with kafka-acls.sh, or stop its producers"
                 " yourself, and use --by hand",
             )
@@ -131,7 +131,7 @@ def verify(
         where all of them end.
 
     Raises:
-        SourceError: somebody writes, or the nodes do not end at the same offsets.
+        SourceError: a producer writes, or the nodes do not end at the same offsets.
         RelayError: a node does not answer.
     """
     clock = next(iter(nodes.values())).clock
@@ -161,7 +161,7 @@ def _same_ends(ends: Mapping[str, SourceEnds]) -> Mapping[TopicPartition, int]:
             if of_node.stable[tp] != end:
                 raise SourceError(
                     f"node {first} ends at {count(end)}, node {name} at"
-                    f" {count(of_node.stable[tp])}, and nobody writes",
+                    f" {count(of_node.stable[tp])}, and no producer writes",
                     remedy="let what feeds the nodes finish, or take the shorter one out of"
                     " relay.yaml; then repeat the step",
                     topic_partition=tp,
@@ -234,7 +234,7 @@ def passed(
     """
     lines = [_writer(tp, active, since_ms, before.get(tp, ())) for tp in moved[:_SHOWN]]
     lines += [
-        f"{tp}: {active.holder(tp) or 'somebody'} has a transaction open"
+        f"{tp}: {active.holder(tp) or 'a producer'} has a transaction open"
         for tp in opened[:_SHOWN]
         if not moved
     ]
@@ -252,6 +252,8 @@ def _writer(
     new = [each for each in active.recent.get(tp, ()) if each not in before]
     if not new:
         since = format_time(since_ms)
-        return f"{tp}: somebody writes, since {since}, without a producer id that the leader knows"
+        return (
+            f"{tp}: a producer writes, since {since}, without a producer id that the leader knows"
+        )
     last = max(new, key=lambda each: each.last_ms)
     return f"{tp}: {active.named(last.producer_id)} wrote, of {format_time(last.last_ms)}"

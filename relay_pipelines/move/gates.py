@@ -49,11 +49,11 @@ class Gate:
         found = [finding for finding in self.findings if finding.exit_code]
         if found or self.is_seen:
             return found
-        return [fails("", "nobody could look at it", "see what else failed, and repeat the step")]
+        return [fails("", "its look failed", "see what else failed, and repeat the step")]
 
     @property
     def state(self) -> GateState:
-        """A gate that nobody could look at does not hold."""
+        """A gate that could not be looked at does not hold."""
         if not self.is_seen:
             return GateState.NOT_SEEN
         return GateState.FAILS if self.reasons else GateState.HOLDS

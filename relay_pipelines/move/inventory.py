@@ -90,7 +90,7 @@ class Writers:
         return f"producer id {producer_id}" + (f" with transactional id {known}" if known else "")
 
     def holder(self, tp: TopicPartition) -> str:
-        """Return whose open transaction begins first; empty if nobody knows."""
+        """Return whose open transaction begins first; empty if unknown."""
         opened = [each for each in self.recent.get(tp, ()) if each.open_from >= 0]
         first = min(opened, key=lambda each: each.open_from, default=None)
         return self.named(first.producer_id) if first else ""
@@ -192,7 +192,7 @@ def look_at_node(
 
 def existing_partitions(client: ClusterClient, topics: Collection[str]) -> set[TopicPartition]:
     """Return the topic-partitions of those of the topics that exist now."""
-    client.forget()  # somebody may have added some
+    client.forget()  # another process may have added some
     existing = client.existing(topics)
     return {tp for topic in existing for tp in client.topic(topic).topic_partitions}
 
@@ -303,7 +303,7 @@ def read_groups(
         )
         for group, some in answers.items()
     ]
-    errors |= unread  # nobody knows whether they are further there
+    errors |= unread  # it is unknown whether they are further there
     return Groups(found, errors, len(commits) - len(moving), translation)
 
 

@@ -193,7 +193,7 @@ def _evaluations(path: str, rehearsal: Rehearsal) -> Iterator[dg.AssetCheckEvalu
 
 
 def check_result(gate: Gate) -> CheckResult:
-    """Return a gate as a check: one that nobody could look at is a warning, and does not pass."""
+    """Return a gate as a check: one that could not be looked at is a warning, and does not pass."""
     shown: Sequence[Finding] = gate.reasons or gate.findings
     reasons = "\n".join(map(str, shown))
     unseen = gate.state is GateState.NOT_SEEN

@@ -52,7 +52,7 @@ def who_am_i() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may have no name for it
-        user = "somebody"
+        user = "unknown"
     return f"{user}@{socket.gethostname()}"
 
 
@@ -136,12 +136,12 @@ class Move:
         return Gate(WAY_BACK, text)
 
     def fence(self) -> MoveResult:
-        """Stop the producers of the source, and see that nobody writes.
+        """Stop the producers of the source, and see that no producer writes.
 
         Raises:
             ConfigError: the state does not allow it, or it cannot be done so.
-            FencedError: somebody else goes on with the move.
-            SourceError: somebody writes.
+            FencedError: another process goes on with the move.
+            SourceError: a producer writes.
             RelayError: a cluster does not answer, or refuses.
         """
         with self._records() as (records, _), self._nodes() as nodes:
@@ -213,7 +213,7 @@ class Move:
         try:
             records.require_own(record)
         except FencedError:
-            # somebody may have lifted the others before these were there
+            # another process may have lifted the others before these were there
             now = records.read()
             is_there = nodes.keys() == {THERE} and held == record.way_back.fence
             lifted = now.way_back.fence.acls != held.acls if is_there else not now.is_under_way
@@ -226,7 +226,7 @@ class Move:
 
         Raises:
             ConfigError: the state does not allow it, or a gate does not hold.
-            FencedError: somebody else goes on with the move.
+            FencedError: another process goes on with the move.
             RelayError: a cluster does not answer, or refuses.
         """
         with self._records() as (records, destination):
@@ -324,7 +324,7 @@ class Move:
 
         Raises:
             ConfigError: there is nothing to take back, or it cannot be mirrored back.
-            FencedError: somebody else goes on with the move.
+            FencedError: another process goes on with the move.
             RelayError: a cluster does not answer, or refuses.
         """
         lines: list[str] = []
@@ -353,7 +353,7 @@ class Move:
     def _give_back(
         self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
     ) -> list[TopicPartition]:
-        """Let the mirror go on, unless somebody has written meanwhile; return what it gets."""
+        """Let the mirror go on, unless a producer has written meanwhile; return what it gets."""
 
         def look() -> None:
             records.require_own(record)
@@ -369,7 +369,7 @@ class Move:
                 self._way_back(record).resume(destination)
             cut.give_back(destination, self.name, moved, look)
         except cut.WrittenMeanwhileError:
-            # nothing is given back, and nobody else can any more
+            # nothing is given back, and no other process can any more
             state = State.RETURNING if record.way_back.mirror else State.CUT
             records.write(record, replace(record, state=state))
             raise
@@ -404,7 +404,7 @@ class Move:
                 # while producers may still write, so that the rest is short
                 steps.copy(destination)
             except MovedError:
-                own()  # somebody else has ended it
+                own()  # another process has ended it
                 raise
             there = {THERE: destination}
             self._stop_producers(records, steps.record, steps.record.way_back.fence, there)
@@ -437,7 +437,7 @@ class Move:
             findings += self._held(record)
         except RelayError as error:
             findings.append(Finding.of(error, Severity.WARNING))
-            lines.append("nobody could look at the source")
+            lines.append("the source could not be looked at")
         return MoveResult(record, lines, findings)
 
     def _fenced_there(self, held: Fence) -> str:

@@ -265,7 +265,7 @@ class MoveRecords:
             what was committed.
 
         Raises:
-            FencedError: somebody else has written one.
+            FencedError: another process has written one.
             RelayError: the destination does not answer, or refuses.
         """
         now_ms = self._client.clock.now_ms()
@@ -284,10 +284,10 @@ class MoveRecords:
         return after
 
     def require_own(self, record: MoveRecord) -> None:
-        """Stop if somebody else has written a record since.
+        """Stop if another process has written a record since.
 
         Raises:
-            FencedError: somebody has.
+            FencedError: another process has.
         """
         if (found := self.read()) != record:
             raise _overtaken(found)
@@ -315,6 +315,6 @@ class MoveRecords:
 
 def _overtaken(found: MoveRecord) -> FencedError:
     return FencedError(
-        f"somebody else goes on with this move: {found.where}",
+        f"another process goes on with this move: {found.where}",
         remedy="this command stops; see `relay move status`",
     )

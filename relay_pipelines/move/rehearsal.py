@@ -114,7 +114,7 @@ def rehearse(
             looked("fence", partial(_fence_gate, name, mirror, request, snapshot, clock)),
             looked("acls", partial(_acl_gate, name, mirror, snapshot, clock)),
         ]
-        # the last look of all: what has moved meanwhile, somebody has written
+        # the last look of all: what has moved meanwhile, a producer has written
         clock.sleep(max(0.0, _LEAST_SECONDS - (clock.monotonic() - began)))
         since_ms = clock.now_ms() - request.recent_ms
         looks = {
@@ -195,8 +195,7 @@ def writer_gate(looks: Mapping[str, NodeLook], recent_ms: int) -> Gate:
     findings = [
         fails(
             f"{tp} at node {node}",
-            "a transaction is open:"
-            f" {look.writers.holder(tp) or 'by a producer that nobody knows'}",
+            f"a transaction is open: {look.writers.holder(tp) or 'by an unknown producer'}",
             "end that producer",
         )
         for node, look in looks.items()
@@ -209,7 +208,7 @@ def writer_gate(looks: Mapping[str, NodeLook], recent_ms: int) -> Gate:
     opened = max((len(look.ends.open) for look in looks.values()), default=0)
     parts = [plural(opened, "open transaction"), _known_producers(looks, recent_ms)]
     if len(errors) == len(looks):
-        parts[1] = "nobody says which producers write"
+        parts[1] = "it is unknown which producers write"
     return Gate("writers", "; ".join([*parts, _moved_ends(looks)]), findings)
 
 
@@ -229,7 +228,7 @@ def _moved_ends(looks: Mapping[str, NodeLook]) -> str:
     if not moved:
         return f"no end moved within {within}, which alone shows other producers"
     more = "" if len(moved) == 1 else f" and {plural(len(moved) - 1, 'more topic-partition')}"
-    return f"the end of {min(moved)}{more} moved within {within}: somebody writes"
+    return f"the end of {min(moved)}{more} moved within {within}: a producer writes"
 
 
 def group_gate(groups: Groups) -> Gate:

@@ -73,7 +73,7 @@ def _written_here(destination: ClusterClient, mirror: Mirror, record: MoveRecord
 
 
 def _not_looked_at(moved: Iterable[str], found: Groups) -> Iterator[Finding]:
-    """Yield the groups that have moved, and of which nobody knows how they go on."""
+    """Yield the groups that have moved, and of which it is unknown how they go on."""
     seen = {each.group.name for each in found.positions}
     for group in sorted(moved):
         where = f"group {group}"

@@ -170,7 +170,7 @@ class WayBackSteps:
         """Take on again what an attempt before has ended: more may have come since.
 
         Raises:
-            FencedError: somebody else goes on with the move.
+            FencedError: another process goes on with the move.
             RelayError: the source does not answer, or refuses.
         """
         with self._client() as client:
@@ -194,7 +194,7 @@ class WayBackSteps:
         """Wait until the fence of the destination holds, and return the record that says so.
 
         Raises:
-            SourceError: somebody writes there.
+            SourceError: a producer writes there.
             RelayError: it does not answer.
         """
         still_ms = self.request.still_ms
@@ -239,7 +239,7 @@ class WayBackSteps:
         """Audit all that was mirrored back.
 
         Raises:
-            TamperedError: it is not what the destination has, or somebody else has written to the
+            TamperedError: it is not what the destination has, or another process has written to the
                 source among it.
             RelayError: it could not be audited.
         """
@@ -280,7 +280,7 @@ class WayBackSteps:
         """See that nobody mirrors back anything from here on; return the record that says so.
 
         Raises:
-            FencedError: somebody else goes on with the move.
+            FencedError: another process goes on with the move.
             RelayError: the source does not answer, or refuses.
         """
         with self._client() as client:
@@ -324,7 +324,7 @@ class WayBackSteps:
         """See that nothing was written at the destination since its fence held.
 
         Raises:
-            SourceError: somebody has written.
+            SourceError: a producer has written.
             RelayError: it does not answer.
         """
         way_back = self.record.way_back

@@ -43,7 +43,7 @@ def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
         if renamed_target(topic, mirror.topics.rename).partition is not None:
             raise ConfigError(
                 f"the topic {topic} is pinned to a partition: of what others have written there,"
-                " nobody knows to which source partition it belongs",
+                " it is unknown to which source partition it belongs",
                 remedy="nothing can be mirrored back from there: go on at the destination",
             )
     for each in record.cut:

@@ -289,7 +289,9 @@ def _outcome(
     if after.get(answer.to) != commits[answer.to]:
         found = after.get(answer.to)
         at = "nothing" if found is None else count(found.offset)
-        return _refused(answer, f"it was committed, and {at} was read back: somebody else commits")
+        return _refused(
+            answer, f"it was committed, and {at} was read back: another program commits"
+        )
     return Applied(answer, State.COMMITTED)
 
 

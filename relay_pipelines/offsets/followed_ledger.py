@@ -74,7 +74,7 @@ class FollowedLedger:
             for record in self._reader.follow(patient=False):
                 self._new.append(record)
         except (DataLossError, ShorterLedgerError):
-            # of what was read, nobody knows what is still there
+            # of what was read, it is unknown what is still there
             self._read_all()
             return
         by_partition: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)

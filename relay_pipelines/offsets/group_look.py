@@ -36,7 +36,7 @@ class Following(StrEnum):
 
     FOLLOWED = "followed"
     MOVED = "moved"
-    """Somebody else has committed for it at the destination, or is in it: it is theirs."""
+    """Another process has committed for it at the destination, or is in it: it is theirs."""
     FAILS = "not followed"
 
 

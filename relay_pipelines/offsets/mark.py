@@ -1,7 +1,7 @@
 """The text beside an offset that a mirror has committed for a group, which tells it from others.
 
-Whoever commits after it replaces the text: a consumer that has moved, or a person who resets the
-group. So an offset with the mark is exactly what this mirror committed last.
+Whoever commits after it replaces the text: a consumer that has moved, or an operator who resets
+the group. So an offset with the mark is exactly what this mirror committed last.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def marked(mirror: str, offset: int, at_ms: int) -> CommittedOffset:
 
 
 def mark_of(commit: CommittedOffset) -> Mark | None:
-    """Return the mark of an offset; None if somebody else has committed it."""
+    """Return the mark of an offset; None if another process has committed it."""
     match = _MARK.fullmatch(commit.metadata)
     if match is None or int(match["offset"]) != commit.offset:
         return None

@@ -45,7 +45,7 @@ class Answer:
         rereads: how many records at most it reads twice.
         why: why there is no answer, or no exact one.
         nearest: the offset to use if somebody accepts what `why` says; None if there is none.
-        notes: what a person may want to know about an answer.
+        notes: what the operator may want to know about an answer.
         topic_id: that the topic of `to` had; empty if it is not known.
     """
 

@@ -217,7 +217,7 @@ def look_at_source(
 def _look_at_source(
     client: ClusterClient, mirror: Mirror, wanted: Collection[TopicPartition]
 ) -> SourceLook:
-    client.forget()  # somebody may have added some
+    client.forget()  # another process may have added some
     there = client.existing({tp.topic for tp in wanted})
     ids = {topic: client.topic(topic).topic_id for topic in there}
     known = {tp for topic in there for tp in client.topic(topic).topic_partitions}

@@ -213,7 +213,7 @@ class CopiedPartition:
         return f"it is copied up to offset {self.end} only: wait until a run has copied the rest"
 
     def notes(self, offset: int, _destination: DestinationLog) -> Iterator[str]:
-        """Yield what a person may want to know about the answer for an offset."""
+        """Yield what the operator may want to know about the answer for an offset."""
         if (lost := self.lost(offset)) is not None:
             yield f"the source had lost [{offset}, {lost[1]}) before it was copied"
 

@@ -73,7 +73,7 @@ def stoppable(
 
 @contextmanager
 def _ending_as_reported(context: dg.OpExecutionContext) -> Iterator[None]:
-    """Let a run that others have given up, or that a person has ended by force, end as that."""
+    """Let a run that others have given up, or that the operator has ended by force, end as that."""
     yield
     run = context.instance.get_run_by_id(context.run_id)
     if run is None or not run.is_finished:
@@ -117,7 +117,7 @@ def _database_errors_in_one_line(context: dg.OpExecutionContext, clock: Clock) -
 def _takes_writes(context: dg.OpExecutionContext) -> bool:
     try:
         turns.beat(context)
-    except dg.DagsterRunNotFoundError:  # somebody has deleted it
+    except dg.DagsterRunNotFoundError:  # another process has deleted it
         return True
     except Exception:  # noqa: BLE001 - of any kind of database
         return False

@@ -1,6 +1,6 @@
-"""Who copies a lane now: a session, its successor, or a run that a person started.
+"""Who copies a lane now: a session, its successor, or a run that was started by hand.
 
-Runs of a lane find each other by their tags. A person's run goes first: a session pauses between
+Runs of a lane find each other by their tags. A run by hand goes first: a session pauses between
 two windows while such a run is in progress. A successor starts up while the session still copies,
 and takes over between two windows. Correctness does not depend on this: two runs that copy the same
 topic-partition fence each other, and what the loser left out is in the next window.
@@ -66,11 +66,11 @@ class Turn(StrEnum):
     """A session, which waits for its predecessor."""
     COPYING = "copying"
     PAUSED = "paused"
-    """A session, while a person's run copies."""
+    """A session, while a run by hand copies."""
     CHECKING = "checking"
-    """A run that has copied, and runs expectations: nobody waits for it."""
+    """A run that has copied, and runs expectations: no process waits for it."""
     BY_HAND = "by_hand"
-    """A run that a person started: of assets, a backfill, or `mirror_once`."""
+    """A run that the operator started: of assets, a backfill, or `mirror_once`."""
     BETWEEN = "between"
     """Such a run with many windows, which lets a session copy what is new before its next one."""
 
@@ -78,7 +78,7 @@ class Turn(StrEnum):
 _DOING: dict[str, str] = {
     Turn.STARTING: "starts Spark",
     Turn.READY: "waits for the run before it",
-    Turn.PAUSED: "pauses for a run that a person started",
+    Turn.PAUSED: "pauses for a run that was started by hand",
 }
 
 
@@ -87,13 +87,13 @@ class OtherRuns:
     """The other runs of a lane that are in progress.
 
     Args:
-        by_hand: whether a person's run is among them.
+        by_hand: whether a run by hand is among them.
         successor: whether a session that started later is ready to take over.
         predecessor: whether a session that started earlier has not ended.
-        before_person: whether a session copies, or an earlier run of a person is in progress.
+        before_person: whether a session copies, or an earlier run by hand is in progress.
         was_ended: whether this run is no longer in progress itself: it was declared dead.
         later_checks: whether a run that started later has copied, too, and runs expectations.
-        paused: whether a session waits for a person's run.
+        paused: whether a session waits for a run by hand.
     """
 
     by_hand: bool
@@ -176,7 +176,7 @@ def fail_dead_runs(instance: DagsterInstance, lane: Lane) -> list[str]:
 def wait_for_turn(
     context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
 ) -> None:
-    """Wait in a person's run until no other run copies the lane; sessions pause until it ends."""
+    """Wait in a run by hand until no other run copies the lane; sessions pause until it ends."""
     tag(context.instance, lane, context.run_id, Turn.BY_HAND)
     said = ""
     while other_runs(context.instance, lane, context.run_id).before_person and not stop():
@@ -204,7 +204,7 @@ _MOST_QUEUED = 20
 
 
 def waits_of_people(instance: DagsterInstance, lane: Lane, now: float) -> Iterator[str]:
-    """Yield a line for each run that a person started, and that has to wait, with for whom.
+    """Yield a line for each run that the operator started, and that has to wait, with for whom.
 
     Args:
         now: seconds since the Unix epoch.
@@ -212,7 +212,7 @@ def waits_of_people(instance: DagsterInstance, lane: Lane, now: float) -> Iterat
     by_hand = {**naming.tags(lane.path, lane.name), naming.TAG_TURN: Turn.BY_HAND.value}
     for run in instance.get_runs(RunsFilter(tags=by_hand, statuses=_IN_PROGRESS)):
         if others := _others_that_copy(instance, lane, run.run_id):
-            yield f"run {run.run_id[:8]}, which a person started, waits for its turn: {others}"
+            yield f"run {run.run_id[:8]}, which was started by hand, waits for its turn: {others}"
     queued = instance.get_run_records(
         RunsFilter(statuses=[DagsterRunStatus.QUEUED]), limit=_MOST_QUEUED
     )
@@ -220,8 +220,8 @@ def waits_of_people(instance: DagsterInstance, lane: Lane, now: float) -> Iterat
         waited = now - record.create_timestamp.timestamp()
         if waited > _QUEUED_SECONDS and _copies_by_hand(record.dagster_run, lane):
             yield (
-                f"run {record.dagster_run.run_id[:8]}, which a person started, waits in Dagster's"
-                f" queue for {seconds(waited)}: {_who_holds_the_queue(instance)}"
+                f"run {record.dagster_run.run_id[:8]}, which was started by hand, waits in"
+                f" Dagster's queue for {seconds(waited)}: {_who_holds_the_queue(instance)}"
             )
 
 
@@ -308,7 +308,7 @@ def forbid_retries(context: dg.OpExecutionContext) -> None:
 
 
 def final_failure(context: dg.OpExecutionContext, what: str) -> dg.Failure:
-    """Return a failure that another attempt would only repeat, such as a mistake of a person."""
+    """Return a failure that another attempt would only repeat, such as an operator's mistake."""
     forbid_retries(context)
     return dg.Failure(what, allow_retries=False)
 

@@ -86,7 +86,7 @@ def copier(page: Page) -> str:
     """Say who has committed last, and what is read now."""
     behind = f", itself {count(page.node_behind)} behind" if page.node_behind else ""
     if page.copier is None:
-        return f"nobody yet; node {page.node} would be read{behind}"
+        return f"no run yet; node {page.node} would be read{behind}"
     age = seconds(max(0, page.taken_ms - page.copier.committed_at_ms) / 1000)
     node = page.copier.node
     now = f"; {page.node} is read now" if page.node != node else ""

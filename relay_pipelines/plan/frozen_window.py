@@ -104,7 +104,7 @@ class FrozenWindow:
     def takes(self, later: FrozenWindow, limits: WindowLimits) -> bool:
         """Whether it can be extended by a later round: without a gap, and within the limits.
 
-        There is a gap if somebody else has copied in between.
+        There is a gap if another process has copied in between.
         """
         ranges = {each.topic_partition: each for each in self.ranges}
         for new in later.ranges:

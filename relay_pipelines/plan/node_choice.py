@@ -230,7 +230,7 @@ def _best_resume_offset(
 ) -> int | None:
     """Where a copy can resume at the best node; None if at none: data_loss() then holds it back."""
     present = [view for view in readable if view.has_log(tp)]
-    # while one node does not answer, nobody knows what it has
+    # while one node does not answer, it is unknown what it has
     if present and (
         any(not view.answers_for(tp) for view in readable)
         or any(view.holds(tp, next_offset) for view in present)

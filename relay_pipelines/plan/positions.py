@@ -223,7 +223,7 @@ def data_loss(position: Position) -> RelayError | None:
 
     `on_data_loss: continue` accepts a `DataLossError`, and no other one. Nothing is lost while
     another node of the source has the records, or may have them: the error is then a `SourceError`.
-    The others are a person's decision each time.
+    The others are the operator's decision each time.
     """
     if position.ledger_lost:
         return LedgerLostError(
@@ -268,16 +268,16 @@ def data_loss(position: Position) -> RelayError | None:
 
 
 def unknown_beginning(position: Position) -> SourceError | None:
-    """Return why nobody knows where the log begins; None if it is known, on all nodes."""
+    """Return why it is unknown where the log begins; None if it is known, on all nodes."""
     if position.recreated and position.elsewhere:
         return SourceError(
-            f"nobody knows which log is right: {position.elsewhere.what}",
+            f"it is unknown which log is right: {position.elsewhere.what}",
             remedy="leave only the node that is right in source.nodes",
             topic_partition=position.topic_partition,
         )
     if position.silent and position.low_watermark:
         return SourceError(
-            "nobody knows whether another node has records before offset"
+            "it is unknown whether another node has records before offset"
             f" {position.low_watermark}: {position.silent}",
             remedy=ASK_SILENT,
             topic_partition=position.topic_partition,

@@ -24,7 +24,7 @@ BIG_SECONDS = 2.0
 """A range of at least this much work gets its own task, so that Spark can queue it freely."""
 FEW_TASKS = 16
 WAVE_SECONDS = 1.0
-"""Work of a task if nobody knows how many run at once, and there are more than `FEW_TASKS`."""
+"""Work of a task if it is unknown how many run at once, and there are more than `FEW_TASKS`."""
 
 _Sizes = Mapping[TopicPartition, int]
 
@@ -54,14 +54,14 @@ def pack(
     3. A topic with a `parallelism` of its own gets that many tasks at most.
     4. The rest shares as few tasks as are worth it: one per `TASK_SECONDS` of work, at most
        `slots`, so a micro-batch of many small topics never costs more tasks than run at once. If
-       nobody knows how many the tasks that wait will start, at most `FEW_TASKS`, or one per
+       it is unknown how many the tasks that wait will start, at most `FEW_TASKS`, or one per
        `WAVE_SECONDS` of work if these are more. Each range goes, longest first, to the task with
        the least work so far (longest processing time first: no task gets more than an even share
        plus one such range).
     5. With a limit on all tasks, `most`, no range gets its own task.
 
     Args:
-        slots: how many tasks run at once, at most; None if nobody knows.
+        slots: how many tasks run at once, at most; None if unknown.
         size_bytes: estimated bytes of a range by its source topic-partition, where known.
         most: the largest number of tasks; 0 for any number.
 

@@ -105,7 +105,7 @@ def claim_for(
         if foreign.keys() - failed.keys():
             raise FencedError(
                 "other runs claim the same topic-partitions again and again",
-                remedy="let one daemon or code location alone copy this mirror",
+                remedy="let one deployment alone copy this mirror",
             )
 
     try:

@@ -84,7 +84,7 @@ def _require_only_validated(client: ClusterClient, new: Sequence[NewTopic]) -> N
     if created := [topic.name for topic in new if topic.name not in left]:
         raise RelayError(
             f"{client.cluster} has created {', '.join(created)}, although it was asked only whether"
-            " it could (validate_only of CreateTopics), unless somebody else has created them just"
+            " it could (validate_only of CreateTopics), unless another client has created them just"
             " now",
             remedy="delete them if no mirror is to copy there; such brokers keep no promise that a"
             f" mirror rests on: see {page('Kafka versions')}",

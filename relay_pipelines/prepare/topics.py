@@ -293,7 +293,7 @@ def _configs_at_destination(
 def deleted(snapshot: ClusterSnapshot) -> list[Finding]:
     """Return which topics the source no longer has; nothing is deleted at the destination."""
     gone = f"node {snapshot.node.name} no longer has it"
-    copied = "delete the copy when nobody needs it, and add the topic to topics.deny"
+    copied = "delete the copy when it is no longer needed, and add the topic to topics.deny"
     return [
         warning(
             Kind.TOPIC_DELETED,

@@ -54,7 +54,7 @@ _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     FencedError: (
         (
             "another run has taken this topic-partition over; let it finish, and let only one"
-            " daemon or code location copy this mirror"
+            " deployment copy this mirror"
         ),
         # 49, INVALID_PRODUCER_ID_MAPPING: the id expired while it was idle, and another producer
         # may have it by now

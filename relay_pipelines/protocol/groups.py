@@ -39,7 +39,7 @@ class HasMembersError(ConfigError):
 
 
 class PendingCommitError(RelayError):
-    """A transaction has committed offsets of a group, and has not ended: nobody knows which count.
+    """A transaction has committed offsets of a group, and has not ended: it is unknown which count.
 
     It ends within a moment, unless its producer is gone.
     """

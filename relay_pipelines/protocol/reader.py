@@ -215,7 +215,7 @@ def fetch_first(
                 yield ticks * _TICK_MS / 1000
             # a copy, because the next answer reuses the buffer
             answers = _decoded(client, connection, memoryview(bytes(body)), asked)
-        # the next answer on this connection waits for as long, so that nobody waits here
+        # the next answer on this connection waits for as long, so that no process waits here
         client.note_throttle(max(answer.throttle_ms for answer in answers.values()))
         found.update(
             (tp, answer)

@@ -100,7 +100,7 @@ def _show(replay: Replay, request: ReplayRequest, document: json_output.Document
 def _is_wanted(request: ReplayRequest) -> bool:
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"a replay writes to {request.to}, and nobody is there to be asked",
+            f"a replay writes to {request.to}, and it cannot ask without a terminal",
             remedy="add --yes, or --dry-run to only see the plan",
         )
     import typer

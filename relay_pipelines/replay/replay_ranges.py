@@ -227,7 +227,7 @@ def _selected(sides: Sides, request: ReplayRequest) -> list[Selected]:
     for broken in ledger.breaks:
         if selection.has(broken.topic_partition):
             raise TamperedError(
-                f"{broken}, so that nobody can tell what was copied where",
+                f"{broken}, so that it is unknown what was copied where",
                 remedy="see all such entries with `relay audit --level ledger`; offsets and dates"
                 " can be replayed with --side source, which does not read the ledger",
             )

@@ -111,7 +111,7 @@ class OtherWriters:
         return max(QUIET_SECONDS, _INTERVALS * self.interval_seconds) * (1 + self._share / 2)
 
     def _begin(self, newest: Checkpoint | None) -> str:
-        """Wait, unless nobody else has committed for long."""
+        """Wait, unless no other process has committed for long."""
         age_ms = self.clock.now_ms() - newest.committed_at_ms if newest else 0
         self._quiet_seconds = max(0.0, age_ms / 1000)
         return "" if self._quiet_seconds > self._patience_seconds else self._wait_for(newest)
@@ -131,7 +131,7 @@ _MARK_TIMEOUT_MS = 5_000  # a process that is killed here holds no checkpoint up
 
 
 def mark_end(sides: Sides, run_id: str, *, deployment: str = "", goes_on: bool = False) -> None:
-    """Write that a run copies nothing more, so that nobody waits for it.
+    """Write that a run copies nothing more, so that no process waits for it.
 
     Called last, when none of its tasks is at work. If the destination does not answer, others wait
     as for a run that was killed.

@@ -188,7 +188,7 @@ def _same_cluster(sides: Sides, client: ClusterClient, nodes: dict[str, str]) ->
 
 
 def _copies_of_others(where: str, client: ClusterClient) -> Iterator[Finding]:
-    """Yield that nobody can see which topics of a source are copies, if so."""
+    """Yield that relay cannot see which topics of a source are copies, if so."""
     topic = checkpoint.TOPIC
     shown = client.metadata([topic]).topics[topic]
     is_hidden = shown.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED
@@ -200,7 +200,7 @@ def _copies_of_others(where: str, client: ClusterClient) -> Iterator[Finding]:
         return
     yield warning(
         *(Kind.UNREADABLE, where),
-        f"nobody can see which of its topics are copies: {then}",
+        f"relay cannot see which of its topics are copies: {then}",
         f"let the user read {topic} there" + (", or deny copies by their names" * is_hidden),
     )
 

@@ -114,7 +114,7 @@ class RunResult:
 
     @property
     def needs_operator(self) -> bool:
-        """Whether another run fails in the same way until a person changes something."""
+        """Whether another run fails in the same way until you change something."""
         kinds = [type(error) for error in self.errors]
         kinds += [error_class(outcome.error_kind) for outcome in self.outcomes]
         return any(kind.needs_operator for kind in kinds)

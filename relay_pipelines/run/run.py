@@ -265,7 +265,7 @@ class _Run:
             observer.committed(entries)
 
     def _note_doubts(self, plan: RunPlan) -> None:
-        """Note the topic-partitions that stay held back until a person decides.
+        """Note the topic-partitions that stay held back until the operator decides.
 
         A log that is too short now may have grown when the next run looks.
         """
@@ -304,7 +304,7 @@ def _wait_until_visible(
     Brokers answer EndTxn before they have written all markers.
 
     Returns:
-        what still hides copies after a while, such as a transaction of somebody else that hangs; an
+        what still hides copies after a while, such as a hanging transaction of another program; an
             own one of another lane ends with its chunk.
     """
     clock = snapshot.sides.clock

@@ -58,7 +58,7 @@ def probe(sides: Sides) -> Iterator[Finding]:
 
 
 class _Scratch:
-    """A topic-partition that nobody else knows, and the transactional id that writes to it."""
+    """A topic-partition that no other process knows, and the transactional id that writes to it."""
 
     def __init__(self, client: ClusterClient, transactional_id: str, at: TopicPartition) -> None:
         self._client = client

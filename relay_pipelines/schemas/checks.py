@@ -27,7 +27,7 @@ def spec(mirror: str, topic: str) -> dg.AssetCheckSpec:
 def evaluation(mirror: str, window: str, found: TopicVerdict) -> dg.AssetCheckEvaluation:
     """What was found in a topic.
 
-    Only a schema that differs is an error. What nobody could look at is a warning, and no pass.
+    Only a schema that differs is an error. What could not be looked at is a warning, and no pass.
     """
     differs = found.state is State.DIFFERS
     result = CheckResult(

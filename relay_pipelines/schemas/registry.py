@@ -113,7 +113,7 @@ class Registry:
                 self._settings.url.rstrip("/") + path,
                 params=parameters,
                 timeout=self._settings.request_timeout / 1000,
-                allow_redirects=False,  # credentials would go to somebody else
+                allow_redirects=False,  # credentials would go to another process
             )
         except requests.exceptions.SSLError as error:
             raise ConfigError(

@@ -808,7 +808,7 @@ class _SnapshotBuilder:
         """
         state = {checkpoint.TOPIC}
         if not state & self._at_source.topics.keys() and not (
-            settled and _shown(self._source, state).topics  # somebody may just have begun
+            settled and _shown(self._source, state).topics  # another process may just have begun
         ):
             return {}, {}
         there = self._at_destination.cluster_id

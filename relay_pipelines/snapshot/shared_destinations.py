@@ -163,7 +163,7 @@ def passed(
     try:
         every = read_state(source, settled=settled).every_mirror()
     except PermissionDeniedError as denied:
-        what = f"nobody can see which topics of the source are copies: {denied.what}"
+        what = f"relay cannot see which topics of the source are copies: {denied.what}"
         return {}, dict.fromkeys(topics, PermissionDeniedError(what, remedy=denied.remedy))
     # a mirror goes on only after what its own way back has brought home
     others = [

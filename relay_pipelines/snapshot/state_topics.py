@@ -1,6 +1,6 @@
 """The two topics of the mirrors' state as they are, and what is wrong with them. On the driver.
 
-Mirrors create them as they need them. If somebody else has made them, with the brokers' defaults
+Mirrors create them as they need them. If another process has made them, with the brokers' defaults
 for instance, retention deletes checkpoints, or compaction deletes entries of the ledger.
 """
 
@@ -118,7 +118,7 @@ def warnings(topic: StateTopic) -> Iterator[RelayError]:
     elif topic.replicas < least:
         yield RelayError(
             f"{where} has fewer replicas ({topic.replicas}) than min.insync.replicas={least}:"
-            " nobody can write to it",
+            " no client can write to it",
             remedy=_MORE_REPLICAS,
         )
     if topic.configs and topic.number(_MESSAGE_BYTES) < _LEAST_MESSAGE_BYTES:

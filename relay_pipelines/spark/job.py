@@ -111,7 +111,7 @@ def collect(
         frame: returns the DataFrame.
         tag: `cancel` finds the job by it.
         description: what Spark's page shows of it.
-        tasks: what each task copies, for people; empty if nobody knows.
+        tasks: what each task copies, for people; empty if unknown.
 
     Raises:
         RelayError: the Spark job failed.
@@ -171,7 +171,7 @@ def texts(
         frame: returns the DataFrame.
         tag: `cancel` finds the job by it.
         description: what Spark's page shows of it.
-        tasks: what each task copies, for people; empty if nobody knows.
+        tasks: what each task copies, for people; empty if unknown.
 
     Raises:
         RelayError: the Spark job failed.

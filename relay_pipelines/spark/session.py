@@ -47,7 +47,7 @@ _AT_START = (
 _REMEDY = "check spark.master or spark.remote, and spark.conf; --debug shows what Spark prints"
 _LOGGERS_OF_ERRORS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _LOG = logging.getLogger(__name__)
-# sessions whose Spark somebody else has started, such as the program that calls us
+# sessions whose Spark another process has started, such as the program that calls us
 _borrowed: WeakSet[Any] = WeakSet()
 _starting = threading.Lock()
 _LOCAL = re.compile(r"local(\[([^,\]]+)\])?")
@@ -268,7 +268,7 @@ class Slots(NamedTuple):
 
     Args:
         now: on the executors that have registered; a cluster starts them as tasks wait.
-        most: once all executors have; None if nobody knows.
+        most: once all executors have; None if unknown.
     """
 
     now: int
@@ -412,12 +412,12 @@ def slots_beside_copy(session: Any) -> int:
 
 
 def free_slots(session: Any) -> bool:
-    """End Spark, with its JVM, if tasks still run; call it while nobody waits for one.
+    """End Spark, with its JVM, if tasks still run; call it while no process waits for one.
 
     A task of a cancelled job may never end: Java's regular expressions ignore interruptions.
 
     Returns:
-        False if nobody knows: a Spark Connect server belongs to others, too.
+        False if unknown: a Spark Connect server belongs to others, too.
     """
     context = context_of(session)
     if context is None or session in _borrowed:

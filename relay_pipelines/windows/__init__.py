@@ -1,6 +1,6 @@
 """The way of a window, from the tick that starts a run to the events that say what was copied.
 
-`sensors/planner` requests a run of `jobs/mirror_lane`, which copies what is new; a person's run of
+`sensors/planner` requests a run of `jobs/mirror_lane`, which copies what is new; a run by hand of
 `assets/mirrored` copies a frozen window again. Both only decide when, and call `lane_run`, which
 calls the others from top to bottom:
 

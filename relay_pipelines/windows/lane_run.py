@@ -163,7 +163,7 @@ class LaneRun:
         frozen = next(windows, None)
         held = snapshot.guarded
         if self.yields and self._waits(snapshot, has_news=frozen is not None):
-            # what is superseded waits for a person, whenever the other one ends
+            # what is superseded waits for the operator, whenever the other one ends
             waits = {tp: e for tp, e in held.items() if isinstance(e, PolicySupersededError)}
             self._say_held(waits)
             return (yield from self.end_window())
@@ -470,7 +470,7 @@ class LaneRun:
         return self.checks.blocked
 
     def _mark_end(self) -> None:
-        """Let nobody wait for this run; a session that is told to stop may be the last of all."""
+        """Let no run wait for this one; a session that is told to stop may be the last of all."""
         is_last = self.yields and self.stop()
         if self._has_copied or is_last:
             mark_end(

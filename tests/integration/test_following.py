@@ -369,7 +369,7 @@ def test_a_deleted_source_topic_is_reported(followed: Followed, tmp_path: Path) 
     gone = (
         f"{followed.name}: {followed.topic}: it was copied, and node only no longer has it;"
         f" the copy {followed.copy_of} is kept;"
-        " delete the copy when nobody needs it, and add the topic to topics.deny"
+        " delete the copy when it is no longer needed, and add the topic to topics.deny"
     )
     config = followed.config(tmp_path)
 

@@ -190,7 +190,9 @@ def test_there_and_back(moving: Moving) -> None:
     assert (seen["offsets_to_copy"], seen["move"]["state"]) == (5, "not begun")
     assert [(each["group"], each["exact"]) for each in seen["groups"]] == [(moving.group, 2)]
     assert moving.position() < 0
-    assert "nobody is there to be asked" in error_line(relay_here(moving.config, "move", "fence"))
+    assert "it cannot ask without a terminal" in error_line(
+        relay_here(moving.config, "move", "fence")
+    )
     assert "nothing to cut; `relay move fence` begins it" in moving.fails("cut")
 
     fenced = moving.relay("fence", "--yes", "--still", f"{STILL_MS}ms")
@@ -644,7 +646,7 @@ def test_the_source_is_gone(moving: Moving) -> None:
     assert moving.runs() == 3
     moving.back()
     never = moving.move(is_without_source=True).cut()
-    assert "nobody knows what came after" in str(never.findings[0])
+    assert "what came after is unknown" in str(never.findings[0])
     assert TopicPartition(moving.mirror.topic, 0) == never.record.cut[0].source
 
 
@@ -773,7 +775,7 @@ def test_partitions_that_come_late(moving: Moving) -> None:
         write(source, TopicPartition(topic, 2), numbered(3))
         return audit(steps)
 
-    passes = f"the fence does not hold at .*: {topic}-2: somebody writes"
+    passes = f"the fence does not hold at .*: {topic}-2: a producer writes"
     with patch.object(cut.Steps, "audit", grown), pytest.raises(SourceError, match=passes):
         by_hand().cut()
     with pytest.raises(SourceError, match="and begin again with `relay move fence`"):

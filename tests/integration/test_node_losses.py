@@ -483,7 +483,7 @@ def test_a_reset_does_not_choose_between_two_logs(pair: Pair) -> None:
         assert [(each.error, each.next_offset) for each in found] == [(None, 15)] * 2
     else:
         assert [type(each.error) for each in found] == [SourceError] * 2
-        why = "nobody knows which log is right: node b has the log that was copied"
+        why = "it is unknown which log is right: node b has the log that was copied"
         assert why in found[0].what
 
 

@@ -498,7 +498,7 @@ def test_the_command(replayed: Replayed) -> None:
     assert shown.returncode == 0, shown.stderr
     assert f"{mirror.topic} " in shown.stdout
     assert "reads 60 offsets from the source, and copies their records" in shown.stdout
-    assert "nobody is there to be asked; add --yes" in error_line(relay_here(config, *typed))
+    assert "it cannot ask without a terminal; add --yes" in error_line(relay_here(config, *typed))
     wrong = relay_here(config, *typed, "--dry-run", "--where", "key =")
     assert (wrong.returncode, "where: Spark rejects" in error_line(wrong)) == (2, True)
     assert replayed.copied() == []

@@ -264,7 +264,7 @@ def test_nothing_is_copied_where_nobody_may_read_what_are_copies(
     assert list(unknown) == ([] if is_empty else ["a", "z"])
     for error in unknown.values():
         assert isinstance(error, PermissionDeniedError)
-        assert "nobody can see which topics of the source are copies" in error.what
+        assert "relay cannot see which topics of the source are copies" in error.what
         assert error.remedy == "grant the user Read on topic __relay_checkpoints"
 
 

@@ -182,7 +182,7 @@ def test_who_passes_the_fence_is_named() -> None:
     assert text in str(passed([AT], [], active, 1_500))
     assert text in str(passed([AT], [], active, 1_500, {AT: [replace(known, last_sequence=2)]}))
     unknown = str(passed([AT], [], active, 2_500, {AT: [known]}))
-    assert "a-0: somebody writes, since" in unknown
+    assert "a-0: a producer writes, since" in unknown
     assert "without a producer id" in unknown
     many = [replace(AT, partition=number) for number in range(5)]
     assert "and 2 more topic-partitions" in str(passed(many, [], Writers(), 0))
@@ -212,11 +212,11 @@ def test_a_rehearsal_and_a_cut_in_lines() -> None:
     known = CutPartition(AT, 7, 3, TO, 9, 2, "ff")
     record = MoveRecord("m", cut=(known, replace(known, missing=UNKNOWN)), is_without_source=True)
     (line,) = cut.lines(record)
-    assert "3 offsets seen at the source are not here; of 1 nobody knows" in line
+    assert "3 offsets seen at the source are not here; of 1 it is unknown" in line
     texts = [finding.text for finding in cut.findings(record)]
     assert texts == [
         "3 offsets from 7 on are not copied",
-        "copied up to offset 7; nobody knows what came after",
+        "copied up to offset 7; what came after is unknown",
     ]
 
 
@@ -225,7 +225,7 @@ def test_a_rehearsal_and_a_cut_in_lines() -> None:
     [
         (Gate("x", "3 topics"), True, False, "3 topics"),
         (Gate("x", "", [fails("", "no", "do it")]), False, False, "no; do it"),
-        (Gate("x", is_seen=False), False, True, "could not be looked at; nobody could"),
+        (Gate("x", is_seen=False), False, True, "could not be looked at; its look failed"),
     ],
 )
 def test_a_gate_is_a_check(

@@ -308,7 +308,7 @@ def test_a_tick_says_what_the_run_that_copies_is_doing(instance, clock) -> None:
     run(instance, Turn.READY)
     assert said() == f"run {copying[:8]} copies"
     turns.tag(instance, LANE, copying, Turn.PAUSED)
-    assert said() == f"run {copying[:8]} pauses for a run that a person started"
+    assert said() == f"run {copying[:8]} pauses for a run that was started by hand"
     turns.tag(instance, LANE, copying, Turn.COPYING)
     beat = "2026-11-25T02:14:00Z: nothing has moved for 45 s"
     instance.add_run_tags(copying, {naming.TAG_HEARTBEAT: beat})
@@ -338,14 +338,14 @@ def test_a_tick_says_for_whom_a_person_waits() -> None:
             for some in selected
         )
         assert said() == [], "it has just been launched"
-        waits = f"run {queued[:8]}, which a person started, waits in Dagster's queue for "
+        waits = f"run {queued[:8]}, which was started by hand, waits in Dagster's queue for "
         (line,) = said(60)
         assert line.startswith(waits)
         assert line.endswith("by a pool or a tag of dagster.yaml")
         person = run(instance, Turn.BY_HAND)
         for_turn, line = said(60)
         assert for_turn == (
-            f"run {person[:8]}, which a person started, waits for its turn:"
+            f"run {person[:8]}, which was started by hand, waits for its turn:"
             f" run {copying[:8]} copies a window"
         )
         assert line.endswith(
