@@ -50,7 +50,7 @@ _KINDS = {
 }
 _PLAIN = {str: "text", bool: "true or false", int: "whole number", float: "number", Any: "anything"}
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
-_SHARED = 3  # an option of so many commands is described once
+_SHARED = 2  # an option of so many commands is described once
 _BYTES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -108,8 +108,11 @@ environment](../configuration.md#from-the-environment).
         for place in dict.fromkeys(known[row] for row in rows if row in known):
             keys = ", ".join(row[0] for row in rows if known.get(row) == place)
             text += f"{keys}: as in {place}.\n\n"
-        new = [row for row in rows if row not in known]
-        known |= dict.fromkeys(new, title)
+        maps = [row for row in rows if row not in known and row[1:3] == ("map", "")]
+        if maps:
+            text += f"Sections of its own, below: {', '.join(row[0] for row in maps)}.\n\n"
+        new = [row for row in rows if row not in known and row not in maps]
+        known |= dict.fromkeys([*maps, *new], title)
         text += _table(("key", "value", "default", "meaning"), iter(new)) + "\n" if new else ""
     return text
 

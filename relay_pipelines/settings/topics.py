@@ -93,7 +93,11 @@ class LaneSettings(Section):
 
 
 class Override(RecordSettings):
-    """Settings of some topics; a key that is not given here is as in the mirror."""
+    """Settings of some topics; a key that is not given here is as in the mirror.
+
+    With `window` they get a lane, named after the pattern; `parallelism` and `max_bytes_per_second`
+    of `copy` limit them separately.
+    """
 
     window: WindowSettings | None = None
     """How Dagster creates their windows: the topics get a lane, named after the pattern."""
