@@ -80,11 +80,14 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
         ConfigError: the ledger has no entries.
         RelayError: the destination does not answer, or refuses.
     """
+
+    def has(tp: TopicPartition) -> bool:
+        return topic in {None, tp.topic}
+
     with sides.destination("ledger") as client:
         value = client.retry(partial(read_move, client, sides.name))
     move = None if value is None else checkpoint.fields_of(value)
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:
-        has = lambda tp: topic in {None, tp.topic}  # noqa: E731
         ledger = made_of_ledger(sides, has, partial(_spooled, file))
         attested = {tp: ledger.made[tp] for tp in sorted(ledger.expired)}
         entries = sum(total.entries for total in attested.values())
