@@ -24,7 +24,7 @@ from relay_pipelines.audit.coverage import (
 )
 from relay_pipelines.audit.recount import UNTIMED, DestinationCount, Recount, gap_finding
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
-from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed
+from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed, is_compacted
 from relay_pipelines.audit.source_logs import (
     GONE,
     SourceLogs,
@@ -52,7 +52,6 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.policies import stretches
-from relay_pipelines.protocol.admin import CLEANUP_POLICY
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.sides import Sides
 
@@ -384,22 +383,20 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     destination = replace(sides.mirror.destination_cluster, id=ledger.cluster_id)
     job = AuditJob(sides.name, (), destination, sides.options)
     audit = Audit(sides.name, request, job, {})
-    for each in selected:
-        partition_audit = audit.partitions[each.topic_partition] = PartitionAudit(
+    others = (broken | without_chunks).difference(each.topic_partition for each in selected)
+    nothing = [Selected(OffsetRange(tp, 0, 0), (), 0) for tp in sorted(others)]
+    for each in [*selected, *nothing]:
+        tp = each.topic_partition
+        checkpoint = ledger.checkpoints.get(tp)
+        audit.partitions[tp] = PartitionAudit(
             coverage(each.range, each.entries, each.copied_to),
-            ledger.chains[each.topic_partition],
+            ledger.chains[tp],
             level,
             _destination(each.entries),
+            lost=there.lost(_topics_of_copies(each, checkpoint)),
+            replaced=there.replaced(checkpoint),
             policies=stretches(each.copied),
         )
-        partition_audit.lost = there.lost(_topics_of_copies(each))
-    for tp in sorted((broken | without_chunks) - audit.partitions.keys()):
-        nothing = CoverageMap(OffsetRange(tp, 0, 0))
-        audit.partitions[tp] = PartitionAudit(nothing, ledger.chains[tp], level)
-        copies = getattr(ledger.checkpoints.get(tp), "copies", None)
-        audit.partitions[tp].lost = there.lost([copies.topic_partition.topic] if copies else [])
-    for tp, partition_audit in audit.partitions.items():
-        partition_audit.replaced = there.replaced(ledger.checkpoints.get(tp))
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if not reads:
         return audit
@@ -492,9 +489,11 @@ def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
     return written[-1] if written else None
 
 
-def _topics_of_copies(selected: Selected) -> set[str]:
+def _topics_of_copies(selected: Selected, checkpoint: Checkpoint | None) -> set[str]:
     """Return the topics with copies of a range, and the one that has the newest copies."""
     newest = _destination(selected.entries)
+    if not selected.entries and checkpoint and checkpoint.copies:
+        newest = checkpoint.copies.topic_partition
     topics = {entry.destination.topic_partition.topic for entry in selected.copied if entry.records}
     return topics | ({newest.topic} if newest else set())
 
@@ -593,18 +592,20 @@ class _Planning:
         topic, records = selected.topic_partition.topic, sum(entry.records for entry in entries)
         here, there = self.logs.configs.get(topic, {}), self.configs.get(to.topic, {})
         policies = CleanupPolicies(there, self.followed.get(topic, {}))
-        kinds = here.get(CLEANUP_POLICY, ""), "compact" if policies.compact else ""
+        compacted = is_compacted(here), policies.compact
         why = (
             ""
             if topic not in self.logs.configs
-            else _why_not(self.audit, entries, kinds, is_shared=to in self.shared)
+            else _why_not(
+                self.audit, entries, compacted=any(compacted), is_shared=to in self.shared
+            )
         )
         if why:
             return f"{_NOT_COMPARED}{why}", [], Counter({why: records})
         rule, changed = BY_RECORD, Counter[str]()
-        if _is_compacted(kinds):
+        if any(compacted):
             rule = BY_KEY
-            chunks = [_compacted(selected, to, kinds, policies)] if records else []
+            chunks = [_compacted(selected, to, compacted, policies)] if records else []
         else:
             chunks = [
                 _chunk(ledger_entry, self.shared, policies)
@@ -637,16 +638,15 @@ class _Planning:
 
 
 def _why_not(
-    audit: Audit, entries: Sequence[LedgerEntry], kinds: tuple[str, str], *, is_shared: bool
+    audit: Audit, entries: Sequence[LedgerEntry], *, compacted: bool, is_shared: bool
 ) -> str:
     """Return why a topic's records cannot be compared; empty if they can.
 
     Args:
         entries: which say how the records were copied; relay.yaml may say something else by now.
-        kinds: cleanup.policy on both sides.
+        compacted: whether a cleaner may work on either side.
         is_shared: whether several sources are copied to the same destination.
     """
-    compacted = _is_compacted(kinds)
     reasons = {
         _CHANGED: any(entry.may_change_records for entry in entries)
         if compacted
@@ -658,10 +658,6 @@ def _why_not(
         and audit.level is Level.SAMPLE,
     }
     return next((why for why, holds in reasons.items() if holds), "")
-
-
-def _is_compacted(kinds: Iterable[str]) -> bool:
-    return any("compact" in kind for kind in kinds)
 
 
 def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
@@ -695,7 +691,7 @@ def _chunk(
 def _compacted(
     topic: Selected,
     destination: TopicPartition,
-    kinds: tuple[str, str],
+    compacted: tuple[bool, bool],
     policies: CleanupPolicies,
 ) -> ComparedChunk:
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
@@ -714,8 +710,8 @@ def _compacted(
         OffsetRange(destination, *copies),
         sum(entry.records for entry in copied),
         sum(entry.size_bytes for entry in copied),
-        compacted_at_source=_is_compacted(kinds[:1]),
-        compacted_at_destination=_is_compacted(kinds[1:]),
+        compacted_at_source=compacted[0],
+        compacted_at_destination=compacted[1],
         policies=policies,
         node=newest.node if is_of_one else "",
     )

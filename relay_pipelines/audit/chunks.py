@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -117,8 +117,11 @@ def _compare_at(
     An error that names a topic-partition concerns its chunks alone; after another one, the chunks
     after it are not tried there.
     """
-    with _readers(job, node, clock) as (source, destination):
-        comparing = _Comparing(job, source, destination, clock)
+    with (
+        source_client(job.mirror, node, job.options, clock, "audit") as source,
+        destination_client(job.mirror, job.destination, job.options, clock, "audit") as destination,
+    ):
+        comparing = _Comparing(job, _Reader(source), _Reader(destination, waits=True), clock)
         for number, pending in enumerate(wanted):
             chunk = pending.chunk
             if node.name in pending.silent:
@@ -152,17 +155,6 @@ def _has_own_log(job: AuditJob, node: Cluster, chunk: ComparedChunk) -> bool:
         found = client.topic(chunk.source.topic_partition.topic).topic_id
     known = chunk.own_logs[node.name]
     return not (known and found) or known == found
-
-
-@contextmanager
-def _readers(job: AuditJob, node: Cluster, clock: Clock) -> Iterator[tuple[_Reader, _Reader]]:
-    """Open what reads one node and the destination."""
-    options = job.options
-    with (
-        source_client(job.mirror, node, options, clock, "audit") as source,
-        destination_client(job.mirror, job.destination, options, clock, "audit") as destination,
-    ):
-        yield _Reader(source), _Reader(destination, waits=True)
 
 
 class _Reader:
@@ -218,14 +210,14 @@ class _Reader:
         return self._client.waiting_at_most(seconds)
 
 
+@dataclass(frozen=True, slots=True)
 class _Comparing:
     """Compares chunks between one node and the destination."""
 
-    def __init__(self, job: AuditJob, source: _Reader, destination: _Reader, clock: Clock) -> None:
-        self._job = job
-        self._source = source
-        self._destination = destination
-        self._clock = clock
+    _job: AuditJob
+    _source: _Reader
+    _destination: _Reader
+    _clock: Clock
 
     def result(self, chunk: ComparedChunk, *, patient: bool) -> Comparison:
         """Return what is found.

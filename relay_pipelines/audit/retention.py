@@ -57,7 +57,7 @@ class CleanupPolicies:
     @property
     def compact(self) -> bool:
         """Whether a cleaner may remove records for later ones of their keys."""
-        return _is_compacted(self.there) and _is_compacted(self._followed)
+        return is_compacted(self.there) and is_compacted(self._followed)
 
     def contradicting(
         self,
@@ -105,7 +105,8 @@ def followed(topics: Topics, source_configs: Configs) -> Configs:
     }
 
 
-def _is_compacted(configs: Mapping[str, str]) -> bool:
+def is_compacted(configs: Mapping[str, str]) -> bool:
+    """Whether a cleaner may remove records of a topic for later ones of their keys."""
     return "compact" in configs.get(CLEANUP_POLICY, "")
 
 
@@ -128,7 +129,7 @@ def _is_older(configs: Mapping[str, str], entry: LedgerEntry, low: int, now_ms: 
     Of a chunk that is deleted in part, the first record is gone for certain; the timestamps of the
     others are not known one by one, nor which of them a cleaner took before.
     """
-    is_whole = entry.destination.end <= low and not _is_compacted(configs)
+    is_whole = entry.destination.end <= low and not is_compacted(configs)
     newest_ms = entry.max_timestamp_ms if is_whole else entry.first_timestamp_ms
     # where the broker's clock dates them, or nothing does
     if configs.get(TIMESTAMP_TYPE) == "LogAppendTime" or newest_ms < 0:
@@ -145,7 +146,7 @@ def _is_too_large(configs: Mapping[str, str], log_size_bytes: Callable[[], int |
     size_bytes = log_size_bytes()
     # a cleaner may have made it smaller since; a segment is deleted only if the log is not smaller
     # than the limit without it
-    return size_bytes is None or _is_compacted(configs) or most <= size_bytes
+    return size_bytes is None or is_compacted(configs) or most <= size_bytes
 
 
 class Why(StrEnum):
