@@ -59,25 +59,13 @@ def run(
     Raises:
         RelayError: a cluster does not answer, or the ledger does not have what is to be audited.
     """
+    from relay_pipelines.audit import spark_job  # pyarrow and Spark are slow to import
+
     _lower_priority()
     clock, name = kafka.clock, path.rpartition("/")[2]
     began = clock.monotonic()
     audit = begin(kafka.sides(name), request)
-    _read(context, kafka, session, stop, audit)
-    audit.seconds = clock.monotonic() - began
-    return audit
-
-
-def _read(
-    context: dg.OpExecutionContext | dg.AssetCheckExecutionContext,
-    kafka: KafkaResource,
-    session: Session,
-    stop: Stop,
-    audit: Audit,
-) -> None:
-    from relay_pipelines.audit import spark_job  # pyarrow and Spark are slow to import
-
-    total, done, logged = sum(part.size_bytes for part in audit.work), 0, kafka.clock.monotonic()
+    total, done, logged = sum(part.size_bytes for part in audit.work), 0, clock.monotonic()
     where = plural(len(audit.partitions), "topic-partition")
     context.log.info("%s, level %s: %s of %s", audit.mirror, audit.level, size(total), where)
     results = spark_job.read(audit, session, f"relay-audit-{context.run.run_id}")
@@ -85,10 +73,12 @@ def _read(
         for size_bytes in results:
             done += size_bytes
             if stop():
-                return
-            if kafka.clock.monotonic() - logged > _LOG_SECONDS:
-                logged = kafka.clock.monotonic()
+                break
+            if clock.monotonic() - logged > _LOG_SECONDS:
+                logged = clock.monotonic()
                 context.log.info("read %s of %s", size(done), size(total))
+    audit.seconds = clock.monotonic() - began
+    return audit
 
 
 @contextmanager

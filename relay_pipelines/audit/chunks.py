@@ -259,12 +259,10 @@ class _Comparing:
             return Comparison(chunk, node, unread=f"{_AT_SOURCE}, on node {node}")
         if source_end < chunk.source.end:
             return Comparison(chunk, node, unread=f"the log of node {node} ends at {source_end}")
-        if chunk.is_compacted:
-            compared = self._compare_keys(chunk, source_end, end)
-            if compared.difference:  # a later record may have removed one while it was read
-                compared = self._compare_keys(chunk, *self._fresh_ends(chunk))
-        else:
-            compared = self._compare_records(chunk, end)
+        compared = self._compare_both(chunk, source_end, end)
+        if chunk.is_compacted and compared.difference:
+            # a later record may have removed one while it was read
+            compared = self._compare_both(chunk, *self._fresh_ends(chunk))
         compared.node = node
         return compared
 
@@ -284,22 +282,18 @@ class _Comparing:
         self._destination.forget()
         return self._source.log(chunk.source)[1], self._destination.log(chunk.destination)[1]
 
-    def _compare_records(self, chunk: ComparedChunk, destination_end: int) -> Comparison:
-        copies = replace(chunk.destination, end=min(chunk.destination.end, destination_end))
-        with (
-            closing(self._source.read(chunk.source)) as source,
-            closing(self._destination.read(copies)) as destination,
-        ):
-            return compare(Side(source), Side(destination, chunk.producer_id), chunk)
-
-    def _compare_keys(
+    def _compare_both(
         self, chunk: ComparedChunk, source_end: int, destination_end: int
     ) -> Comparison:
-        """Compare key by key, and read on to the ends of both logs for keys that come again."""
-        source_log = replace(chunk.source, end=source_end)
-        log = replace(chunk.destination, end=destination_end)
+        """Compare in order; or key by key, on to the ends of both logs for keys that come again."""
+        by_key = chunk.is_compacted
+        originals = replace(chunk.source, end=source_end) if by_key else chunk.source
+        end = destination_end if by_key else min(chunk.destination.end, destination_end)
+        copies = replace(chunk.destination, end=end)
         with (
-            closing(self._source.read(source_log)) as source,
-            closing(self._destination.read(log)) as destination,
+            closing(self._source.read(originals)) as source,
+            closing(self._destination.read(copies)) as destination,
         ):
-            return compare_keys(decoded(source), decoded(destination), chunk)
+            if by_key:
+                return compare_keys(decoded(source), decoded(destination), chunk)
+            return compare(Side(source), Side(destination, chunk.producer_id), chunk)

@@ -1,6 +1,6 @@
 """The Spark jobs of an audit: each reads a group of parts in one task, several run at once.
 
-`work` runs on the driver, `_do_group` in a task.
+`read` runs on the driver, `_do_group` in a task.
 """
 
 from __future__ import annotations
@@ -40,10 +40,8 @@ Results = list[Comparison | DestinationCount]
 _RESULTS = TypeAdapter(Results)
 
 
-def work(
-    session: Callable[[], Any], job: AuditJob, parts: Sequence[Work], tag: str
-) -> Generator[Results, None, None]:
-    """Compare chunks and count parts, and yield what is found as soon as it is.
+def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[int, None, None]:
+    """Read what an audit has to read; yield the bytes of what the audit has taken, task by task.
 
     Args:
         session: returns the Spark session; called only if there is much to read.
@@ -53,24 +51,13 @@ def work(
     Raises:
         RelayError: a Spark job failed.
     """
-    total = sum(part.size_bytes for part in parts)
-    if total < _WITHOUT_SPARK_BYTES:
-        for group in groups_of(parts, _LEAST_BYTES):
-            yield do_group(job, group)
-        return
-    yield from in_spark(session(), job, parts, tag)
-
-
-def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[int, None, None]:
-    """Read what an audit has to read; yield the bytes of what the audit has taken, task by task.
-
-    Args:
-        session, tag: as of `work`.
-
-    Raises:
-        RelayError: a Spark job failed.
-    """
-    with closing(work(session, audit.job, audit.work, tag)) as results:
+    job, parts = audit.job, audit.work
+    results: Generator[Results, None, None]
+    if sum(part.size_bytes for part in parts) < _WITHOUT_SPARK_BYTES:
+        results = (do_group(job, group) for group in groups_of(parts, _LEAST_BYTES))
+    else:
+        results = in_spark(session(), job, parts, tag)
+    with closing(results):
         for result in results:
             audit.add(result)
             yield sum(each.size_bytes for each in result)
@@ -79,7 +66,7 @@ def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[int, N
 def in_spark(
     session: Any, job: AuditJob, parts: Sequence[Work], tag: str
 ) -> Generator[Results, None, None]:
-    """Do the same as `work`, whatever there is to read."""
+    """Yield what each task finds, as soon as it does; `tag` is as of `read`."""
     now, most = spark_session.slots(session)
     slots = most or max(now, FEW_TASKS)
     total = sum(each.size_bytes for each in parts)
