@@ -23,6 +23,7 @@ from relay_pipelines.model import LedgerEntry, Skipped
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.settings.expectations import Side
+from relay_pipelines.sides import Sides
 from relay_pipelines.spark.session import connect, end
 from tests.support import commands
 
@@ -94,7 +95,7 @@ def _entry(extent: Extent) -> LedgerEntry:
 def _spent(session: Any, config: Path, window: TopicWindow) -> float:
     mirror = load(config).mirror("checked")
     began = time.monotonic()
-    results = validate(lambda: session, config, "checked", mirror, window)
+    results = validate(lambda: session, config, Sides("checked", mirror), window)
     for result in results:
         assert result.passed, result
     return time.monotonic() - began

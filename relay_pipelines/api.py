@@ -369,9 +369,7 @@ class Mirror:
         """
         from relay_pipelines.expectations import selected  # Great Expectations is slow to import
 
-        return selected.validate(
-            *(self._session, self._config, self.name, self.settings, request, _CLOCK)
-        )
+        return selected.validate(self._session, self._config, self._sides, request)
 
 
 class Mirrors(Mapping[str, Mirror]):

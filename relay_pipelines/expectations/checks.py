@@ -46,13 +46,12 @@ def _metadata(found: Result) -> dict[str, Any]:
     if found.failing is not None:
         metadata["failing (records)"] = found.failing
     if found.sample:
-        columns = list(dict.fromkeys(name for row in found.sample for name in row))
         metadata["failing, some"] = dg.MetadataValue.table(
             [dg.TableRecord(dict(row)) for row in found.sample],
             schema=dg.TableSchema(
                 columns=[
                     dg.TableColumn(name, "int" if name in {"partition", "offset"} else "string")
-                    for name in columns
+                    for name in found.columns
                 ]
             ),
         )

@@ -9,15 +9,13 @@ from typing import Any
 from relay_pipelines.errors import DIFFERENCE, ConfigError
 from relay_pipelines.expectations import selected
 from relay_pipelines.expectations.request import ExpectationsRequest
-from relay_pipelines.expectations.topic_window import TopicWindow
-from relay_pipelines.expectations.validation import Result, great_expectations
+from relay_pipelines.expectations.selected import TopicResults
+from relay_pipelines.expectations.validation import great_expectations
 from relay_pipelines.invocation import Invocation, selected_mirrors
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import plural, stdout
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session
-from relay_pipelines.settings import Mirror
-from relay_pipelines.settings.expectations import CheckSeverity
+from relay_pipelines.sides import Sides
 
 
 def run(
@@ -26,13 +24,15 @@ def run(
     """Validate, report each expectation, and return 4 if one failed that is not a warning."""
     documents: list[dict[str, Any]] = []
 
-    def one(session: Session, name: str, mirror: Mirror) -> None:
-        clock = SystemClock()
-        for found in selected.validate(session, invocation.config, name, mirror, request, clock):
-            documents.append(_document(name, found.window, found.results))
-            _report(invocation, name, found.window, found.results)
+    def one(session: Session, sides: Sides) -> None:
+        for found in selected.validate(session, invocation.config, sides, request):
+            documents.append(_document(sides.name, found))
+            for line, warns in found.failed:
+                (messages.warning if warns else messages.error)(f"{sides.name}: {line}")
+            if found.problems:
+                invocation.raise_exit_code(DIFFERENCE)
             if not as_json:
-                _show(name, found.window, found.results)
+                _show(sides.name, found)
 
     _each(invocation, names, one)
     if as_json:
@@ -53,11 +53,11 @@ def docs(
         raise ConfigError("expectations docs needs --output", remedy="name a folder")
     pages: list[DataDocs] = []
 
-    def one(session: Session, name: str, mirror: Mirror) -> None:
-        for window in selected.windows(name, mirror, request, SystemClock()):
+    def one(session: Session, sides: Sides) -> None:
+        for window in selected.windows(sides, request):
             if not pages:
                 pages.append(DataDocs(session, invocation.config, folder))
-            pages[0].add(name, mirror, window)
+            pages[0].add(sides, window)
 
     _each(invocation, names, one)
     for each in pages:
@@ -67,7 +67,7 @@ def docs(
 
 
 def _each(
-    invocation: Invocation, names: Sequence[str], one: Callable[[Session, str, Mirror], None]
+    invocation: Invocation, names: Sequence[str], one: Callable[[Session, Sides], None]
 ) -> None:
     """Call `one` for every mirror; its error is the mirror's alone."""
     settings = invocation.settings()
@@ -75,15 +75,15 @@ def _each(
     with invocation.session(settings, "run again, or look at less with --topic") as session:
         for name, mirror in selected_mirrors(settings, names).items():
             with invocation.reporting_errors(name):
-                one(session, name, mirror)
+                one(session, Sides(name, mirror))
 
 
-def _document(name: str, window: TopicWindow, results: Sequence[Result]) -> dict[str, Any]:
+def _document(name: str, found: TopicResults) -> dict[str, Any]:
     return {
         "mirror": name,
-        "topic": window.topic,
-        "window": window.name,
-        "records": window.records,
+        "topic": found.window.topic,
+        "window": found.window.name,
+        "records": found.window.records,
         "expectations": [
             {
                 "name": result.expectation.name,
@@ -95,13 +95,13 @@ def _document(name: str, window: TopicWindow, results: Sequence[Result]) -> dict
                 "failing": result.failing,
                 "sample": [dict(row) for row in result.sample],
             }
-            for result in results
+            for result in found.results
         ],
     }
 
 
-def _show(name: str, window: TopicWindow, results: Sequence[Result]) -> None:
-    console = stdout()
+def _show(name: str, found: TopicResults) -> None:
+    console, window = stdout(), found.window
     title = f"{name}: {window.topic}, {window.name}: {plural(window.records, 'record')}"
     cells = [
         (
@@ -109,25 +109,11 @@ def _show(name: str, window: TopicWindow, results: Sequence[Result]) -> None:
             result.expectation.side.value,
             "met" if result.passed else f"{result.expectation.severity}: {result.what}",
         )
-        for result in results
+        for result in found.results
     ]
     tables.show(console, tables.rows(title, ("expectation", "side", "result"), cells))
-    for result in results:
+    for result in found.results:
         if result.sample:
-            names = list(dict.fromkeys(column for row in result.sample for column in row))
+            names = result.columns
             rows = [[str(row.get(column, "")) for column in names] for row in result.sample]
             tables.show(console, tables.rows(f"{result.expectation.name}: some", names, rows))
-
-
-def _report(
-    invocation: Invocation, name: str, window: TopicWindow, results: Sequence[Result]
-) -> None:
-    for result in results:
-        if result.passed:
-            continue
-        line = f"{name}: {window.topic}: {result.expectation.name}: {result.what}"
-        if result.expectation.severity is CheckSeverity.WARN:
-            messages.warning(line)
-        else:
-            messages.error(line)
-            invocation.raise_exit_code(DIFFERENCE)

@@ -18,8 +18,8 @@ from relay_pipelines.expectations.validation import (
     new_context,
     quiet,
 )
-from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import Expectation, Side
+from relay_pipelines.sides import Sides
 
 
 class DataDocs:
@@ -47,20 +47,16 @@ class DataDocs:
         }
         self._context.add_data_docs_site("relay", site)
 
-    def add(self, name: str, mirror: Mirror, window: TopicWindow) -> None:
-        """Validate the expectations of a topic.
-
-        Args:
-            name: of the mirror.
-        """
+    def add(self, sides: Sides, window: TopicWindow) -> None:
+        """Validate the expectations of a topic."""
         for side in Side:
             of_side = [
                 expectation
-                for expectation in mirror.expectations_of(window.topic)
+                for expectation in sides.mirror.expectations_of(window.topic)
                 if expectation.side is side
             ]
-            run = SideRun(self._session, self._config, name, mirror, window, side)
-            title = f"{name}.{window.topic}.{side}"
+            run = SideRun(self._session, self._config, sides, window, side)
+            title = f"{sides.name}.{window.topic}.{side}"
             # what they look for must not be on the page
             hidden = [expectation for expectation in of_side if expectation.kind == "no_pii"]
             self._run(
@@ -74,7 +70,7 @@ class DataDocs:
         if not expectations:
             return
         gx, window = great_expectations(), run.window
-        sample = run.mirror.expectation_sample_of(window.topic)
+        sample = run.sides.mirror.expectation_sample_of(window.topic)
         shows = values and sample.values
         with quiet():
             suite = Suite.of(expectations, window.copied_at_ms)

@@ -16,8 +16,6 @@ from relay_pipelines.ledger.committed import entries_back_to, entries_since
 from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.plan.topic_selection import select
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import CheckSeverity
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
@@ -35,16 +33,22 @@ class TopicResults:
     @property
     def problems(self) -> list[str]:
         """A line for each expectation that failed and is not a warning."""
+        return [line for line, warns in self.failed if not warns]
+
+    @property
+    def failed(self) -> list[tuple[str, bool]]:
+        """A line for each expectation that failed, and whether that is only a warning."""
         return [
-            f"{self.window.topic}: {result.expectation.name}: {result.what}"
+            (
+                f"{self.window.topic}: {result.expectation.name}: {result.what}",
+                result.expectation.severity is CheckSeverity.WARN,
+            )
             for result in self.results
-            if not result.passed and result.expectation.severity is not CheckSeverity.WARN
+            if not result.passed
         ]
 
 
-def windows(
-    name: str, mirror: Mirror, request: ExpectationsRequest, clock: Clock
-) -> list[TopicWindow]:
+def windows(sides: Sides, request: ExpectationsRequest) -> list[TopicWindow]:
     """Return what to look at in a mirror, from its ledger, a value per topic.
 
     Of the last hours, also the topics of which nothing was copied: an expectation may be that there
@@ -54,9 +58,8 @@ def windows(
         ConfigError: the ledger has nothing of it, or no expectations are configured for it.
         RelayError: the destination does not answer, or refuses.
     """
-    now_ms = clock.now_ms()
+    now_ms = sides.clock.now_ms()
     since_ms = None if request.last_ms is None else now_ms - request.last_ms
-    sides = Sides(name, mirror, clock)
     of_topic = None if request.topic is None else [request.topic]
     if since_ms is None:
         entries = entries_back_to(sides, of_topic, [request.window or ""])
@@ -70,7 +73,7 @@ def windows(
         topics = {window.topic for window in copied}
         copied += [
             TopicWindow(topic, request.title, (), now_ms)
-            for topic in _begun(name, mirror, clock)
+            for topic in _begun(sides)
             if topic not in topics and request.topic in {None, topic}
         ]
     if not copied:
@@ -79,7 +82,7 @@ def windows(
             f"the ledger has no copies{of} in {request.title}",
             remedy="see `relay ledger` for what it has",
         )
-    expecting = [window for window in copied if mirror.expectations_of(window.topic)]
+    expecting = [window for window in copied if sides.mirror.expectations_of(window.topic)]
     if not expecting:
         raise ConfigError(
             "no expectations are configured for the topics that were copied",
@@ -91,10 +94,8 @@ def windows(
 def validate(
     session: Callable[[], Any],
     config: Path,
-    name: str,
-    mirror: Mirror,
+    sides: Sides,
     request: ExpectationsRequest,
-    clock: Clock,
 ) -> list[TopicResults]:
     """Validate what is asked for; an expectation that cannot run fails.
 
@@ -107,16 +108,17 @@ def validate(
     """
     great_expectations()
     return [
-        TopicResults(window, validation.validate(session, config, name, mirror, window))
-        for window in windows(name, mirror, request, clock)
+        TopicResults(window, validation.validate(session, config, sides, window))
+        for window in windows(sides, request)
     ]
 
 
-def _begun(name: str, mirror: Mirror, clock: Clock) -> list[str]:
+def _begun(sides: Sides) -> list[str]:
     """Return the source topics that the mirror has begun and still selects."""
-    snapshot = read_checkpoints(Sides(name, mirror, clock))
+    snapshot = read_checkpoints(sides)
+    wanted = sides.mirror.topics
     topics = {*snapshot.starts, *(tp.topic for tp in snapshot.checkpoints)} - {""}
-    decisions = select(sorted(topics), mirror.topics.allow, mirror.topics.deny)
+    decisions = select(topics, wanted.allow, wanted.deny)
     return [decision.topic for decision in decisions if decision.included]
 
 

@@ -156,7 +156,19 @@ def frame(
     needed = set(wanted) & COLUMNS.keys() | ({"value"} if parses else set())
     for name in wanted:
         needed.update(_DERIVED.get(name, ("", ""))[0].split())
-    records = _records(session, config, mirror, window, side, needed, node)
+    records = (
+        session.read.format("relay")
+        .schema(", ".join(f"{name} {COLUMNS[name]}" for name in COLUMNS if name in needed))
+        .options(
+            config=str(config.absolute()),
+            mirror=mirror,
+            topic=window.topic,
+            side=side.value,
+            node=node,
+            chunks=json.dumps(window.offsets(side)),
+        )
+        .load()
+    )
     expressions = [f"{_expression(name)} AS {name}" for name in wanted]
     if not parses:
         return records.selectExpr(*expressions)
@@ -177,28 +189,3 @@ def _expression(name: str) -> str:
     if name in {"key", "value"}:
         return _text(name)
     return _DERIVED[name][1] if name in _DERIVED else f"`{name}`"
-
-
-def _records(
-    session: Any,
-    config: Path,
-    mirror: str,
-    window: TopicWindow,
-    side: Side,
-    columns: Collection[str],
-    node: str,
-) -> Any:
-    """Return the records as the data source `relay` has them."""
-    return (
-        session.read.format("relay")
-        .schema(", ".join(f"{name} {COLUMNS[name]}" for name in COLUMNS if name in columns))
-        .options(
-            config=str(config.absolute()),
-            mirror=mirror,
-            topic=window.topic,
-            side=side.value,
-            node=node,
-            chunks=json.dumps(window.offsets(side)),
-        )
-        .load()
-    )

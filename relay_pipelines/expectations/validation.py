@@ -19,27 +19,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from relay_pipelines.errors import (
-    ConfigError,
-    DestinationError,
-    RelayError,
-    RetriableError,
-    SourceError,
-)
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.expectations import suite
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.model import Cluster
 from relay_pipelines.output.formatting import seconds
-from relay_pipelines.plan.topic_selection import renamed_target
+from relay_pipelines.plan.topic_selection import Target, renamed_target
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import (
     HELPER_COLUMNS,
     Expectation,
     SampleSettings,
     Side,
 )
+from relay_pipelines.sides import Sides
 from relay_pipelines.spark.answering import within
 
 DEADLINE_SECONDS = 300.0
@@ -76,12 +69,16 @@ class Result:
     sample: tuple[Mapping[str, str | int], ...] = ()
     late: bool = False
 
+    @property
+    def columns(self) -> list[str]:
+        """Those of the sample."""
+        return list(dict.fromkeys(name for row in self.sample for name in row))
+
 
 def validate(
     session: Callable[[], Any],
     config: Path,
-    name: str,
-    mirror: Mirror,
+    sides: Sides,
     window: TopicWindow,
     *,
     deadline_seconds: float | None = None,
@@ -94,13 +91,12 @@ def validate(
     Args:
         session: returns the Spark session; called only if there is something to read.
         config: path of relay.yaml.
-        name: the mirror's.
         deadline_seconds: when those that have no result yet are given up. Their tasks may go on:
             see `free_slots`.
         beside_copy: whether to leave one of Spark's slots to a copy.
     """
-    expectations = mirror.expectations_of(window.topic)
-    sample = mirror.expectation_sample_of(window.topic)
+    expectations = sides.mirror.expectations_of(window.topic)
+    sample = sides.mirror.expectation_sample_of(window.topic)
     results: dict[str, Result] = {}
     if expectations:
         session = started(session)  # its start is not for threads
@@ -109,7 +105,7 @@ def validate(
         for side in Side:
             of_side = [expectation for expectation in expectations if expectation.side is side]
             if of_side:
-                of = SideRun(session, config, name, mirror, window, side, beside_copy)
+                of = SideRun(session, config, sides, window, side, beside_copy)
                 results.update(_never_raising(of.results, of_side, window, sample))
 
     if deadline_seconds is None:
@@ -192,18 +188,10 @@ def great_expectations() -> Any:
 
 def new_context() -> Any:
     """Return a context that writes no files, sends no statistics and shows no progress."""
-    gx = great_expectations()
-    from great_expectations.data_context.types.base import (
-        DataContextConfig,
-        InMemoryStoreBackendDefaults,
-    )
-
-    config = DataContextConfig(
-        store_backend_defaults=InMemoryStoreBackendDefaults(),
-        progress_bars={"globally": False},
-        analytics_enabled=False,
-    )
-    return gx.get_context(mode="ephemeral", project_config=config)
+    context = great_expectations().get_context(mode="ephemeral")
+    context.enable_analytics(enable=False)
+    context.variables.progress_bars = {"globally": False}
+    return context
 
 
 def batch_definition(context: Any) -> Any:
@@ -221,15 +209,18 @@ class SideRun:
 
     session: Callable[[], Any]
     config: Path
-    name: str
-    mirror: Mirror
+    sides: Sides
     window: TopicWindow
     side: Side
     beside_copy: bool = False
 
+    @property
+    def _sample(self) -> SampleSettings:
+        return self.sides.mirror.expectation_sample_of(self.window.topic)
+
     def results(self, expectations: Sequence[Expectation]) -> list[Result]:
         """Run them in one suite, and those that fail in another one."""
-        sample = self.mirror.expectation_sample_of(self.window.topic)
+        sample = self._sample
         with quiet():
             built = Suite.of(expectations, self.window.copied_at_ms)
             data = self.data(expectations, built)
@@ -267,7 +258,7 @@ class SideRun:
         # alone, because what fails beside it may have taken it along
         found = counted.run(data, [COUNT], "SUMMARY")[COUNT]
         if error := _error(found):
-            return _shown_error(error, self.mirror.expectation_sample_of(self.window.topic)), ""
+            return _shown_error(error, self._sample), ""
         wanted, seen = self.window.expected(self.side), int(found.result["observed_value"])
         if seen == wanted:
             return "", ""
@@ -277,22 +268,23 @@ class SideRun:
         return f"{what} that the ledger has for {self.window.name}", ""
 
     def _is_compacted(self) -> bool:
-        at_source = self.side is Side.SOURCE
-        cluster = self.node if at_source else self.mirror.destination_cluster
-        target = renamed_target(self.window.topic, self.mirror.topics.rename)
-        topic = self.window.topic if at_source else target.topic
-        kind: type[RetriableError] = SourceError if at_source else DestinationError
-        with ClusterClient(cluster, kind, purpose="expectations") as client:
+        if self.side is Side.SOURCE:
+            topic, asked = self.window.topic, self.sides.source(self.node, "expectations")
+        else:
+            topic, asked = self._target.topic, self.sides.destination("expectations")
+        with asked as client:
             configs = topic_configs(client, [topic], [CLEANUP_POLICY])
         return "compact" in configs[topic][CLEANUP_POLICY].value
 
     @property
+    def _target(self) -> Target:
+        return renamed_target(self.window.topic, self.sides.mirror.topics.rename)
+
+    @property
     def node(self) -> Cluster:
         """The node that was read last, whose offsets the window has; else the first one."""
-        return next(
-            (node for node in self.mirror.nodes if node.name == self.window.node),
-            self.mirror.nodes[0],
-        )
+        nodes = self.sides.mirror.nodes
+        return next((node for node in nodes if node.name == self.window.node), nodes[0])
 
     def data(self, wanted: Sequence[Expectation], built: Suite) -> Any:
         """Return the DataFrame of the side, with the columns that these expectations need.
@@ -306,21 +298,20 @@ class SideRun:
         from relay_pipelines.expectations.suite import frame
         from relay_pipelines.spark.session import slots_beside_copy
 
-        target = renamed_target(self.window.topic, self.mirror.topics.rename)
-        if self.side is Side.DESTINATION and target.partition is not None:
+        if self.side is Side.DESTINATION and self._target.partition is not None:
             raise ConfigError(
-                f"other topics may share {target}, to which {self.window.topic} is copied",
+                f"other topics may share {self._target}, to which {self.window.topic} is copied",
                 remedy="write side: source beside the expectation",
             )
         # it logs the values on which an expression fails
         PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
-        fields = suite.schema(self.mirror.expectations_of(self.window.topic))
+        fields = suite.schema(self.sides.mirror.expectations_of(self.window.topic))
         columns = suite.columns(built.arguments, fields)
         if suite.schema(wanted):
             columns.add("fits_schema")
         session = self.session()
         data = frame(
-            *(session, self.config, self.name, self.window, self.side, columns, fields),
+            *(session, self.config, self.sides.name, self.window, self.side, columns, fields),
             self.node.name if self.side is Side.SOURCE else "",
         )
         return data.coalesce(slots_beside_copy(session)) if self.beside_copy else data

@@ -158,8 +158,7 @@ class WindowChecks:
         results = validation.validate(
             self._session,
             Path(kafka.config_path),
-            self._lane.mirror,
-            kafka.mirror(self._lane.mirror),
+            kafka.sides(self._lane.mirror),
             window,
             deadline_seconds=validation.DEADLINE_SECONDS,
             beside_copy=self._beside_copy,

@@ -16,6 +16,7 @@ from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, validate
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides
 from tests.copying import Clusters, Mirror, write_transaction
 from tests.support import commands
 from tests.support.commands import configured, error_line, relay_here
@@ -78,8 +79,8 @@ def found(
 ) -> dict[str, Result]:
     """Validate the window, or what was `seen` of it, and return the results by name."""
     config = config_of(mirror, folder, expectations, **more)
-    window, settings = seen or window_of(mirror), load(config).mirror(mirror.name)
-    results = validate(lambda: session, config, mirror.name, settings, window)
+    window, sides = seen or window_of(mirror), Sides(mirror.name, load(config).mirror(mirror.name))
+    results = validate(lambda: session, config, sides, window)
     return {result.expectation.name: result for result in results}
 
 

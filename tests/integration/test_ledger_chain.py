@@ -139,7 +139,7 @@ def test_what_was_never_committed_is_not_validated_or_read(
     def entries() -> Sequence[LedgerEntry]:
         if isinstance(asked, str):
             return window_entries(mirror.name, settings, [mirror.topic], ["a-window"])
-        (window,) = windows(mirror.name, settings, ExpectationsRequest(**asked), CLOCK)
+        (window,) = windows(Sides(mirror.name, settings, CLOCK), ExpectationsRequest(**asked))
         return window.entries
 
     assert [entry.number for entry in entries()] == [1, 2, 3, 4]

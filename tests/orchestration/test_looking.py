@@ -127,11 +127,11 @@ class Looker(InProcessEnvironment):
 
     def expect(self) -> list[Result]:
         """Run the expectations of what was copied."""
-        wanted = settings.load(self.config).mirror(self.name)
-        found = ledger_entries(wanted.destination_cluster, self.name)
+        sides = Sides(self.name, settings.load(self.config).mirror(self.name))
+        found = ledger_entries(sides.mirror.destination_cluster, self.name)
         (window,) = from_ledger("all", found, lambda _entry: True)
         spark = self.resources[spark_key()]
-        return validate(lambda: spark.spark_session, self.config, self.name, wanted, window)
+        return validate(lambda: spark.spark_session, self.config, sides, window)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from relay_pipelines.expectations.validation import SideRun, Suite
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.settings import expectations as module
 from relay_pipelines.settings.expectations import CheckSeverity, Side, snake_case
+from relay_pipelines.sides import Sides
 
 
 def mirror(folder: Path, entries: list[Any], **more: Any) -> Mirror:
@@ -80,7 +81,7 @@ def test_a_shared_destination_is_not_read(tmp_path: Path) -> None:
         (Side.DESTINATION, "two", False),
     ]:
         line = "other topics may share all:0" if refused else "no Spark"
-        run = SideRun(no_spark, tmp_path, "m", found, replace(window, topic=topic), side)
+        run = SideRun(no_spark, tmp_path, Sides("m", found), replace(window, topic=topic), side)
         with pytest.raises(ConfigError, match=line):
             run.data([], Suite([], {}, {}))
 
