@@ -151,16 +151,18 @@ class FollowedMirrors:
 
 
 def the_mirror(
-    settings: Settings, names: Iterable[str], what: str = "a statement is about"
+    settings: Settings, named: str | Iterable[str] | None, what: str = "a statement is about"
 ) -> tuple[str, Mirror]:
     """Return the one mirror that a command is about, with its name.
 
     Args:
+        named: None if the command names none.
         what: begins the error if there are several.
 
     Raises:
         ConfigError: there are several, or none of that name.
     """
+    names = ([named] if isinstance(named, str) else named) if named else ()
     (only, *more) = selected_mirrors(settings, names).items()
     if more:
         raise ConfigError(

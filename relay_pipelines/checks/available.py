@@ -8,23 +8,24 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import node_selection
 
 
 def result(verdict: NodeVerdict) -> CheckResult:
     """What the check says of a node."""
-    return CheckResult(verdict.healthy, verdict.why or "healthy", severity=_severity(verdict))
+    # a node that is behind can be read
+    severity = dg.AssetCheckSeverity.WARN if verdict.eligible else dg.AssetCheckSeverity.ERROR
+    return CheckResult(verdict.healthy, verdict.why or "healthy", severity=severity)
 
 
 def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetChecksDefinition:
     """The check that people run from the UI."""
 
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
-        settings = kafka.mirror(mirror)
-        stored = reader.read_checkpoints(Sides(mirror, settings, kafka.clock))
-        states = node_selection.probe(Sides(mirror, settings, kafka.clock), stored)
-        verdicts = node_selection.choose_node(settings, states, stored).verdicts
+        sides = kafka.sides(mirror)
+        stored = reader.read_checkpoints(sides)
+        states = node_selection.probe(sides, stored)
+        verdicts = node_selection.choose_node(sides.mirror, states, stored).verdicts
         return next(result(verdict) for verdict in verdicts if verdict.name == node.name)
 
     return build_check(
@@ -33,8 +34,3 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...] = ()) -> dg.AssetC
         look,
         prefix,
     )
-
-
-def _severity(verdict: NodeVerdict) -> dg.AssetCheckSeverity:
-    """A warning for a node that is behind: it can be read."""
-    return dg.AssetCheckSeverity.WARN if verdict.eligible else dg.AssetCheckSeverity.ERROR

@@ -5,7 +5,6 @@ Dagster's freshness policies look at materialisations, and would fail topics wit
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import dagster as dg
 
@@ -21,29 +20,16 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-@dataclass(slots=True)
-class Miss:
-    """Why a topic misses the target.
-
-    Args:
-        reasons: what stays the same while it lasts: the text has numbers that change.
-    """
-
-    reasons: set[str] = field(default_factory=set)
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, reason: str, line: str) -> None:
-        """Add what holds up one topic-partition."""
-        self.reasons.add(reason)
-        self.lines.append(line)
+class Miss(list[tuple[str, str]]):
+    """Why a topic misses the target: reasons that last while it does, each with a line."""
 
     @property
     def reason(self) -> str:
         """All reasons, to compare with those of another look."""
-        return ", ".join(sorted(self.reasons))
+        return ", ".join(sorted({reason for reason, _ in self}))
 
     def __str__(self) -> str:
-        return "; ".join(self.lines)
+        return "; ".join(line for _, line in self)
 
 
 def missed(
@@ -65,11 +51,11 @@ def missed(
                 f"{tp}: {plural(waiting[tp], 'record')} waiting, the oldest for more than"
                 f" {seconds(lane.window.lag_target / 1000)}"
             )
-            misses[tp.topic].add("late", line)
+            misses[tp.topic].append(("late", line))
         if position.open_since_ms is not None and position.open_since_ms < before_ms:
-            misses[tp.topic].add("open transaction", open_transactions([position], now_ms))
+            misses[tp.topic].append(("open transaction", open_transactions([position], now_ms)))
     for tp, error in snapshot.guarded.items():
-        misses[tp.topic].add(type(error).__name__, str(error))
+        misses[tp.topic].append((type(error).__name__, str(error)))
     return dict(misses)
 
 

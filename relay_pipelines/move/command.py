@@ -44,7 +44,7 @@ class How:
 def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: How) -> int:
     """Do one step, or only look; return the exit code."""
     settings = invocation.settings()
-    name, found = the_mirror(settings, [mirror] if mirror else [], "a move is of")
+    name, found = the_mirror(settings, mirror, "a move is of")
     say = (lambda _: None) if how.as_json else (lambda line: messages.note(f"{name}: {line}"))
     advice = "`relay move status` says where the move stands"
     with (

@@ -59,8 +59,7 @@ class _Outcome(NamedTuple):
 def run(invocation: Invocation, mirror_name: str | None, request: OffsetsRequest, how: How) -> int:
     """Translate positions, commit or verify that if asked to, show it; return the exit code."""
     clock = SystemClock()
-    names = [mirror_name] if mirror_name else []
-    name, mirror = the_mirror(invocation.settings(), names, "offsets are of")
+    name, mirror = the_mirror(invocation.settings(), mirror_name, "offsets are of")
     with invocation.reporting_errors(name):
         positions, look = _positions(invocation, name, mirror, request, clock)
         if how.action is OffsetsAction.TRANSLATE:

@@ -37,8 +37,7 @@ def run_reset(
     invocation: Invocation, mirror_name: str | None, topic: str, to: ResetTo, *, execute: bool
 ) -> int:
     """Show what a reset does with every topic-partition of a topic; with `execute`, do it."""
-    names = [mirror_name] if mirror_name else []
-    name, mirror = the_mirror(invocation.settings(), names, "a reset is of")
+    name, mirror = the_mirror(invocation.settings(), mirror_name, "a reset is of")
     with invocation.reporting_errors(name):
         snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror), topic, configs=False)
         for unknown in snapshot.held_back:  # these stay as they are
@@ -65,8 +64,7 @@ def run_reset(
 
 def run_restore(invocation: Invocation, mirror_name: str | None, *, execute: bool) -> int:
     """Show what a restore does with every topic-partition; with `execute`, do it."""
-    names = [mirror_name] if mirror_name else []
-    name, mirror = the_mirror(invocation.settings(), names, "a restore is of")
+    name, mirror = the_mirror(invocation.settings(), mirror_name, "a restore is of")
     sides = Sides(name, mirror)
     with invocation.reporting_errors(name):
         found = restore.plan_restores(sides)

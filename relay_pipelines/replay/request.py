@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID_DIGITS = 12
+_ASKED = (
+    *("topic", "to", "side", "partition", "offsets", "from_ms", "until_ms", "window", "verbatim"),
+)
 
 
 def _class(label: str, text: str) -> Mapping[str, Any]:
@@ -175,17 +178,7 @@ class ReplayRequest:
     @property
     def asked(self) -> dict[str, Any]:
         """What makes two replays the same, as JSON, without the filters and changes."""
-        return {
-            "topic": self.topic,
-            "to": self.to,
-            "side": self.side.value,
-            "partition": self.partition,
-            "offsets": None if self.offsets is None else list(self.offsets),
-            "from_ms": self.from_ms,
-            "until_ms": self.until_ms,
-            "window": self.window,
-            "verbatim": self.verbatim,
-        }
+        return json.loads(json.dumps({name: getattr(self, name) for name in _ASKED}))  # type: ignore[no-any-return]
 
     @property
     def id(self) -> str:

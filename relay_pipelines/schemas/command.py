@@ -34,8 +34,7 @@ def run(
     """
     if textfile is not None:
         require_rewritable(textfile, metrics.NAMES)
-    names = [mirror_name] if mirror_name else []
-    name, mirror = the_mirror(invocation.settings(), names, "schemas are of")
+    name, mirror = the_mirror(invocation.settings(), mirror_name, "schemas are of")
     with invocation.reporting_errors(name):
         verdicts = _verdicts(name, mirror, request)
         found = total(name, verdicts)
