@@ -38,12 +38,6 @@ _APART = """
 benchmarks.start`): 0.49 of its wall and 0.53 of its CPU seconds with JDK 17, 0.66 and 0.58 with
 Java 25 of PyPI. From an empty cache to the first mirrored records (`benchmarks.first_record`):
 36 s to install and 15 s to run; MirrorMaker 2 takes 48 and 13 s, and needs a Java.
-
-### What the map of offsets costs
-A ledger entry says [which offsets have a copy](adr/0042-offset-runs.md). Verbatim batches, and
-those merged without holes, pay nothing that shows. Where the cleaner left holes, it is 54 ns a
-record, of which 31 are the attribute in Python, and 10 to 25 ns to pack: a tenth of the copy of the
-worst input, every second offset (`benchmarks.offset_maps`).
 """
 
 

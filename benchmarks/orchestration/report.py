@@ -103,10 +103,8 @@ def _busy(busy: Busy) -> Iterator[str]:
         ["of the run: loading the definitions, after Dagster itself", *_both(busy.definitions)],
     ]
     yield from table(["what", "wall s", "CPU-s"], rows)
-    yield "\nThe run's wall time, by its own events:\n"
-    yield from table(
-        ["phase", "wall s"], [[name, f"{seconds:.2f}"] for name, seconds in busy.phases.items()]
-    )
+    phases = "; ".join(f"{name}: {seconds:.2f}" for name, seconds in busy.phases.items())
+    yield f"\nThe run's wall seconds, by its own events: {phases}."
     reporting = busy.phases["materialisations, checks and the other events"]
     yield "\n" + _WHERE.format(events=busy.events, per_topic=1000 * reporting / busy.busy_topics)
 
