@@ -93,7 +93,7 @@ def _difference(where: TopicPartition | str, text: str, kind: Kind = Kind.OTHER_
 
 
 def _differences_of_statement(attested: Attested) -> list[Finding]:
-    """Verify the chain within the statement, which somebody may have changed, too."""
+    """Verify the chain within the statement, which another process may have changed, too."""
     tp = attested.source
     breaks = verify_chain(tp, attested.records, attested.head, _ANY_MS).breaks
     return [

@@ -184,8 +184,8 @@ class Claims:
         """Return the offsets of topic-partitions before their first copies, or without copies.
 
         A mirror that has created the topic knows that it was empty, so records there are foreign.
-        In a topic that existed before, somebody may have written them before the mirror began.
-        Where entries have expired, nobody knows what they had named.
+        In a topic that existed before, another program may have written them before.
+        Where entries have expired, it is unknown what they had named.
 
         Args:
             range_of: returns the source range to whose recount a destination topic-partition

@@ -1,4 +1,4 @@
-"""The result of audits as metrics: nobody else knows whether the records are the same."""
+"""The result of audits as metrics: only an audit knows whether the records are the same."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Recount:
     def records(self) -> int:
         """Records of the range, according to the ledger, so that ranges side by side count once.
 
-        Where a chunk skipped offsets, nobody knows which of its records are of the range: they are
+        Where a chunk skipped offsets, it is unknown which of its records are of the range: they are
         all of the one in which it ends.
         """
         return self.tally.records - sum(_beyond(entry, self.range) for entry in self.entries)

@@ -45,7 +45,7 @@ class Tally:
         counted: those that a count has found where these chunks are.
         by_content: they are the same, compared by their bytes or by the digest of the copy.
         not_compared: they are there, and nothing more is known, by reason.
-        not_verified: nobody could look at them, or they are gone and may be, by reason.
+        not_verified: could not be looked at, or are gone and may be, by reason.
         left_out: a sample, or the level, reads others or none.
         superseded: compaction has removed them, and a later record of their key is there.
         untimed: those found whose timestamps the destination's brokers have set.
@@ -54,9 +54,9 @@ class Tally:
         foreign: records between and after the chunks that this mirror did not write.
         unattributed: such records where ledger entries have expired: those may have named them.
         uncopied: records before the first copy, or where there is none, in a topic that the mirror
-            has not created: somebody may have written them before it began.
+            has not created: another process may have written them before it began.
         entries: of the ledger, which were verified.
-        expired: ledger entries that retention has deleted; nobody knows how many records they had.
+        expired: ledger entries that retention has deleted; it is unknown how many records they had.
     """
 
     records: int = 0
@@ -90,7 +90,7 @@ class Tally:
 
     @property
     def unverified(self) -> int:
-        """Records that nobody could look at."""
+        """Records that could not be looked at."""
         return self.not_verified.total()
 
     @property
