@@ -3,7 +3,7 @@
 An entry says what one committed chunk is: source offsets, destination offsets, records, digest,
 node, and the hash of the entry before it. The transaction that copies a chunk writes its entry and
 its checkpoint, too (`copy/transaction.py`); what else moves a checkpoint writes an entry that says
-why (`prepare/checkpoint_moves.py`). Nobody else writes here. Audits, replays, statements and
+why (`prepare/checkpoint_moves.py`). No other module writes here. Audits, replays, statements and
 windows read only what `verified` and `committed` have verified.
 
     followed         what this process has read of compacted topics

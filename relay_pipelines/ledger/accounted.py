@@ -77,7 +77,7 @@ class BeforeLedger:
         """Return the destination offset after the copies of the newest entry that is gone; or 0.
 
         Only retention takes entries. Others are missing, and what they might have named is foreign:
-        a checkpoint alone, which somebody may have written, excuses nothing.
+        a checkpoint alone, which another process may have written, excuses nothing.
 
         Args:
             own: the entries of the checkpoint's chain.

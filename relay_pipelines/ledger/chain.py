@@ -330,7 +330,7 @@ def _walk_back(chain: Chain, records: Iterable[LedgerRecord], head: LedgerHead) 
         chain.records.append(record)
         if record.entry.gap == ENTRIES_LOST and not is_changed and expected:
             chain.lost = number - 1
-            break  # somebody has looked at what is before it
+            break  # what is before it was looked at
         # the link of a changed entry may have been changed, too
         newest, expected, after = number - 1, record.entry.previous, record
         is_certain = not is_changed

@@ -194,7 +194,7 @@ class CreatedRecord:
 class DoubtRecord:
     """That a run found another log at the source than the one that was copied.
 
-    It counts while the checkpoint stays where it is: until a person decides, or the log proves to
+    It counts while the checkpoint stays where it is: until a decision, or the log proves to
     be the one that was copied, and the next chunk follows.
 
     Args:
@@ -293,7 +293,7 @@ def homes(topic: str) -> list[TopicPartition]:
 
 
 def require_homes(client: ClusterClient, topic: str) -> None:
-    """Refuse a topic of checkpoints (or of the ledger) that somebody has made with too few.
+    """Refuse a topic of checkpoints (or of the ledger) that another process has made with too few.
 
     Raises:
         ConfigError: it has fewer partitions than keys are spread over.

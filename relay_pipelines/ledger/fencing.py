@@ -75,7 +75,7 @@ def decide(
         Whether anything was committed.
 
     Raises:
-        FencedError: somebody else has taken the id over since.
+        FencedError: another process has taken the id over since.
         RelayError: the destination does not answer, or refuses; or the decision raises it.
     """
     producer = take_over(client, transactional_id, patient=patient)

@@ -99,7 +99,7 @@ def newest_values(
     try:
         return _newest_values(client, logs, ends, starts)
     except DataLossError:
-        # what comes next is gone: of what was read, nobody knows what is still there
+        # what comes next is gone: of what was read, it is unknown what is still there
         for log in logs.values():
             _READ.pop(log.place, None)
         return _newest_values(client, logs, ends, starts)

@@ -18,7 +18,7 @@ from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPart
 TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
 ENTRIES_LOST = "the ledger entries before this one were lost"
-"""The gap of an entry with which a person has accepted that."""
+"""The gap of an entry with which the operator has accepted that."""
 _VERSION = 1  # another one is needed, too, if the digest covers something else
 
 

@@ -24,7 +24,7 @@ from relay_pipelines.protocol.records import AscendingOffsets
 MOST_BYTES = 256 << 10
 """No text is longer: an entry has to fit into a record of the ledger."""
 FULL_BYTES = MOST_BYTES // 2
-"""A chunk whose text may be as long as this ends, because nobody knows what its next batch adds."""
+"""A chunk whose text may be as long as this ends, as its next batch may add more."""
 _TEXT_BYTES = 4, 3  # base64 writes so many bytes for so many
 _PENDING_BYTES = 32 << 10
 _FASTEST = 1
