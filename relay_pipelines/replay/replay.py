@@ -75,7 +75,7 @@ class Replay:
         start: where it starts and ends.
         is_started: whether its start record is committed.
         plan: what is left, of the mirror that it is.
-        findings: what a person may not expect.
+        findings: what the operator may not expect.
     """
 
     id: str

@@ -47,7 +47,7 @@ class ReplayedRanges:
     Args:
         ranges: none is empty.
         kept: the offsets whose records are replayed, where these are not all; as in `CopyRange`.
-        findings: what a person may not expect.
+        findings: what the operator may not expect.
     """
 
     topic: str
