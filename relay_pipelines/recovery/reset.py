@@ -1,4 +1,4 @@
-"""Moves the checkpoints of a topic whose copies are elsewhere, or gone, as a person has decided.
+"""Moves the checkpoints of a topic whose copies are elsewhere, or gone, as an operator decides.
 
 A mirror never decides this by itself: `relay reset` does, per topic. docs/transactions.md argues
 why no record is then duplicated, or missing without a word.

@@ -1,6 +1,6 @@
 """Makes checkpoints again from the ledger, or notes which of its entries are lost.
 
-A mirror never does this by itself: `relay restore` does, when a person has looked. It reads the
+A mirror never does this by itself: `relay restore` does, when the operator has looked. It reads the
 destination alone. docs/transactions.md argues why no record is then duplicated or left out.
 """
 
