@@ -77,7 +77,7 @@ def find(
             continue
         end, ended = ends.get(run_id), ""
         if end is not None and is_over(ends, run_id, round(1000 * run.committed_at), here):
-            if end.deployment == here:  # a person has deleted it
+            if end.deployment == here:  # the operator has deleted it
                 continue
             ended = end.deployment
         found[run_id] = replace(run, ended=ended)
