@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
-from tests.copying import opened, write_transaction
+from tests.copying import opened
 from tests.integration.tampering.stage import COUNT, ROUNDS, Action, Row, Stage, numbered, plain
 from tests.support import independent
 from tests.support.independent import Record
@@ -76,8 +76,13 @@ def recreate(*rounds: Sequence[Record]) -> Action:
     def act(stage: Stage, row: Row) -> None:
         delete(stage, row)
         independent.create(stage.destination, row.copies.topic)
-        for records in rounds:
-            write_transaction(stage.destination, row.copies, records)
+        sender = independent.transactional(stage.destination, f"{row.name}-again")
+        for records in rounds:  # of one producer, as the copies were
+            sender.begin_transaction()
+            independent.put(sender, row.copies, records)
+            assert sender.flush(30) == 0
+            sender.commit_transaction(30)
+        independent.settled_end(stage.destination, row.copies)
 
     return act
 
