@@ -31,14 +31,6 @@ _AUDITS: dict[str, Callable[[AuditCost], Spent]] = {
     "audit, level recount": lambda cost: cost.recount,
     "audit, level full": lambda cost: cost.full,
 }
-_APART = """
-## Measured apart
-### The start
-`relay run` of 1,000 records, beside a plain SparkContext that runs one job (`python -m
-benchmarks.start`): 0.49 of its wall and 0.53 of its CPU seconds with JDK 17, 0.66 and 0.58 with
-Java 25 of PyPI. From an empty cache to the first mirrored records (`benchmarks.first_record`):
-36 s to install and 15 s to run; MirrorMaker 2 takes 48 and 13 s, and needs a Java.
-"""
 
 
 def as_json(figures: Figures, machine: Mapping[str, str]) -> str:
@@ -60,8 +52,8 @@ def as_markdown(figures: Figures, machine: Mapping[str, str]) -> str:
     if figures.audits:
         parts += ["\n## Audits beside the copy\n", *audits(figures)]
     parts += ["\n## Targets\n", *_targets(figures)]
-    parts += [*_failures(figures), _APART]
-    return "\n".join(parts)
+    parts += _failures(figures)
+    return "\n".join(parts) + "\n"
 
 
 def _targets(figures: Figures) -> Iterator[str]:
