@@ -99,7 +99,7 @@ def test_what_is_risky_is_a_warning(
 
     assert code == 0, text
     for warning in (
-        f"topic {checkpoint.TOPIC} has fewer replicas (1) than min.insync.replicas=2: nobody",
+        f"topic {checkpoint.TOPIC} has fewer replicas (1) than min.insync.replicas=2: no client",
         f"topic {checkpoint.TOPIC} has max.message.bytes=100000: a record",
         f"topic {ledger_topic.TOPIC} has retention.ms=3600000, less than 7 days: records",
         f"topic {ledger_topic.TOPIC} has retention.bytes=1000000: entries of any age may be gone",
