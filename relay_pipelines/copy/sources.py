@@ -141,12 +141,12 @@ class FetchedBatches:
         self._identity = self._nodes.verify_position(self._range, checkpoint)
         start = self._range.next_offset(checkpoint)
         self._reading = False
-        if self._filter is not None and start < self._range.source.end:
-            if not self._filter.can_decide_from(start):
-                raise self._stale(
-                    f"the checkpoint moved back to {start} after Spark began to select the records"
-                )
-            self._require_own_decisions(self._filter, start, start + 1)
+        # which log its decisions are of is asked once the first Fetch has compared this one
+        decides = self._filter if start < self._range.source.end else None
+        if decides is not None and not decides.can_decide_from(start):
+            raise self._stale(
+                f"the checkpoint moved back to {start} after Spark began to select the records"
+            )
         return start
 
     def portions(self, start: int) -> Generator[Portion, None, None]:

@@ -500,3 +500,18 @@ def test_a_selection_is_not_applied_to_another_log(pair: Pair) -> None:
     assert (done.status, done.error) == (Status.DONE, "")
     values = [int(record.value or b"") for record in records_of(pair.destination, pair.copies)]
     assert values == [0, 3, 6, 9, 12, 15, 18]
+
+
+def test_a_node_that_differs_is_found_before_a_selection_is_refused(pair: Pair) -> None:
+    """Else each run would refuse what Spark selected on the node that has the log."""
+    job = _shifted_pair(pair)
+    on_b = _on(job, pair, "b")
+    begun, end = _range(pair, 0, 15), settled_end(pair.b, pair.at)
+    (first,) = copy_kept(on_b, [begun], _selected(on_b, begun), CLOCK)
+    assert first.status is Status.DONE
+    both = replace(_on(job, pair, "a"), other_nodes=(on_b.node,))
+    rest = _range(pair, 0, end)
+    (done,) = copy_kept(both, [rest], _selected(on_b, rest), CLOCK)
+    assert (done.status, done.error, [*done.diverged]) == (Status.DONE, "", ["a"])
+    values = [int(record.value or b"") for record in records_of(pair.destination, pair.copies)]
+    assert values == [0, 3, 6, 9, 12, 15, 18]
