@@ -20,7 +20,12 @@ from relay_pipelines.audit.retention import Configs
 from relay_pipelines.audit.source_logs import destination_topics
 from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
-from relay_pipelines.ledger.chain import not_of_checkpoint, verify_chain, vouched_records
+from relay_pipelines.ledger.chain import (
+    not_counted,
+    not_of_checkpoint,
+    verify_chain,
+    vouched_records,
+)
 from relay_pipelines.ledger.checkpoint import home, key_of
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, TOPIC, LedgerRecord
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, LedgerReader, Since
@@ -125,18 +130,11 @@ def _read(client: ClusterClient, since: Since = None) -> _Ledger:
     ask = partial(client.retry, ask_records, also=(DataLossError,))
     records = ask()
     vouched = vouched_records(records, heads)
-    forged = _without(records, vouched)
+    forged = not_counted(records, vouched)
     if forged and settled:  # or they were committed since the heads were read
         heads_since = client.retry(ask_heads)
-        forged = _without(forged, vouched_records(ask(), heads_since))
+        forged = not_counted(forged, vouched_records(ask(), heads_since))
     return _Ledger(records, vouched, forged, heads)
-
-
-def _without(
-    records: Iterable[LedgerRecord], vouched: Iterable[LedgerRecord]
-) -> list[LedgerRecord]:
-    known = {(record.at, record.offset) for record in vouched}
-    return [record for record in records if (record.at, record.offset) not in known]
 
 
 def _count(

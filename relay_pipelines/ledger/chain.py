@@ -241,15 +241,21 @@ def vouched_records(records: Iterable[LedgerRecord], heads: StateTable) -> list[
     ]
 
 
+def not_counted(
+    records: Iterable[LedgerRecord], counted: Iterable[LedgerRecord]
+) -> list[LedgerRecord]:
+    """Return the entries that are not among those that count."""
+    known = {(record.at, record.offset) for record in counted}
+    return [record for record in records if (record.at, record.offset) not in known]
+
+
 def not_vouched(
     records: Iterable[LedgerRecord], counted: Iterable[LedgerRecord]
 ) -> list[ChainBreak]:
     """Return a break for each entry of a replay that is not among those that count."""
-    known = {(record.at, record.offset) for record in counted}
     return [
         replace(_of_entry(Tampering.INSERTED, record), replay=record.entry.mirror)
-        for record in records
-        if (record.at, record.offset) not in known
+        for record in not_counted(records, counted)
     ]
 
 

@@ -13,10 +13,10 @@ from functools import partial
 
 from relay_pipelines.errors import DataLossError
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.chain import VouchedEntries, tampered
+from relay_pipelines.ledger.chain import VouchedEntries
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, LedgerReader, by_time, read_checkpoints
-from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.ledger.verified import read_unbroken
 from relay_pipelines.model import Checkpoint, LedgerEntry, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import moment_ms
@@ -86,11 +86,8 @@ def _entries(
         # retention may delete the oldest entries before they are read
         records = client.retry(look, also=(DataLossError,))
     if records is None:
-        found = read_verified_ledger(sides).chains.items()
-        chains = [chain for tp, chain in found if _is_of(topics, tp)]
-        if breaks := [broken for chain in chains for broken in chain.breaks]:
-            raise tampered(sides.name, breaks)
-        records = [record for chain in chains for record in chain.records]
+        _, chains = read_unbroken(sides, partial(_is_of, topics))
+        records = [record for chain in chains.values() for record in chain.records]
     return [record.entry for record in by_time(records)]
 
 

@@ -105,7 +105,9 @@ def read_verified_ledger(sides: Sides, copies: Collection[TopicPartition] = ()) 
         cluster_id = client.cluster_id
     own = [record for record in records if record.entry.mirror == sides.name]
     others = [record for record in records if record.entry.mirror != sides.name]
-    snapshot = ledger.state.of(sides.name)
+    snapshot, family = ledger.state.of(sides.name), family_of(sides.name)
+    # a node that the mirror of a replay must not read, the replay must not read either
+    of_mirror = {} if family == sides.name else ledger.state.of(family).quarantined
     found = snapshot.checkpoints
     sources = found.keys() | {record.entry.source.topic_partition for record in own}
     own_heads = {tp: known.ledger_head for tp, known in found.items()}
@@ -125,12 +127,27 @@ def read_verified_ledger(sides: Sides, copies: Collection[TopicPartition] = ()) 
     entries = [record.entry for record in counted]
     return VerifiedLedger(
         *(sides.name, cluster_id, chains, found, before, entries),
-        # a node that the mirror of a replay must not read, the replay must not read either
-        *(
-            snapshot.created,
-            ledger.state.of(family_of(sides.name)).quarantined or snapshot.quarantined,
-        ),
+        *(snapshot.created, of_mirror or snapshot.quarantined),
     )
+
+
+def read_unbroken(
+    sides: Sides, has: Callable[[TopicPartition], bool]
+) -> tuple[VerifiedLedger, dict[TopicPartition, Chain]]:
+    """Read the ledger, as `read_verified_ledger`; return the chains of which something is wanted.
+
+    Args:
+        has: of which source topic-partitions.
+
+    Raises:
+        TamperedError: one of them is not what was committed; its notes name each place.
+        RelayError: the destination does not answer, or refuses.
+    """
+    verified = read_verified_ledger(sides)
+    chains = {tp: chain for tp, chain in verified.chains.items() if has(tp)}
+    if breaks := [broken for chain in chains.values() for broken in chain.breaks]:
+        raise tampered(sides.name, breaks)
+    return verified, chains
 
 
 class LedgerUpToHeads:
@@ -218,10 +235,7 @@ def made_of_ledger(
         # retention may delete the oldest entries before they are read
         if (found := client.retry(look, also=(DataLossError,))) is not None:
             return found
-    verified = read_verified_ledger(sides)
-    chains = {tp: chain for tp, chain in verified.chains.items() if has(tp)}
-    if breaks := [broken for chain in chains.values() for broken in chain.breaks]:
-        raise tampered(sides.name, breaks)
+    verified, chains = read_unbroken(sides, has)
     made = make(record for chain in chains.values() for record in chain.records)
     expired = {tp: chain.expired for tp, chain in chains.items()}
     return MadeOfLedger(made, verified.cluster_id, verified.checkpoints, expired)
