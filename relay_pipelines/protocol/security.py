@@ -78,7 +78,7 @@ class TlsSocket:
         rest = view
         while rest:
             try:
-                rest = rest[self._tls.read(len(rest), rest) :]  # type: ignore[index]  # typeshed says bytes
+                count = self._tls.read(len(rest), rest)
             except ssl.SSLWantReadError:
                 self._flush()  # an answer of TLS itself, such as to a new key
                 try:
@@ -87,8 +87,12 @@ class TlsSocket:
                     if len(rest) == len(view):
                         raise
                     break
+                continue
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 break
+            if not count:  # the other side has said that it closes
+                break
+            rest = rest[count:]  # type: ignore[index]  # typeshed says bytes
         return len(view) - len(rest)
 
     def fileno(self) -> int:

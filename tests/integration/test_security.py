@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from dataclasses import replace
@@ -187,18 +188,17 @@ def test_expiring_sessions_are_renewed_during_a_copy(
     mirror.assert_ledger_closes()
 
 
+def connected_by(way: Cluster) -> Connection:
+    """Open a connection of our own, outside any client."""
+    port = int(way.bootstrap_servers[0].rpartition(":")[2])
+    return Connection(way, ("127.0.0.1", port), "test", SourceError, 10.0)
+
+
 def test_responses_survive_reauthentication(
     guarded: LocalCluster, tokens: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Responses under way when a session ends are still received, in order."""
-    way = way_in(guarded, *ENDING[0], tokens)
-    connection = Connection(
-        way,
-        ("127.0.0.1", int(way.bootstrap_servers[0].rpartition(":")[2])),
-        "test",
-        SourceError,
-        10.0,
-    )
+    connection = connected_by(way_in(guarded, *ENDING[0], tokens))
 
     def ask() -> int:
         return connection.send(MetadataRequest.API_KEY, 4, b"\0\0\0\0\0")  # of no topics
@@ -216,6 +216,18 @@ def test_responses_survive_reauthentication(
         as_it_came
     ] * 3
     connection.close()
+
+
+@pytest.mark.parametrize("way", ENDING)
+def test_a_request_after_the_end_of_a_session_is_lost(
+    guarded: LocalCluster, tokens: TokenEndpoint, way: tuple[Listener, str]
+) -> None:
+    """A process that stood still learns that the broker has closed, also if TLS says so itself."""
+    connection = connected_by(way_in(guarded, *way, tokens))
+    connection._authenticate_at = math.inf  # it stands still after having looked at the clock
+    time.sleep(SESSION_MS / 1000 + 0.1)
+    with pytest.raises(SourceError, match="cannot be reached: the broker closed the connection"):
+        connection.call(MetadataRequest(topics=[]), 4)
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
@@ -318,14 +330,13 @@ def test_a_token_is_renewed_before_it_expires_and_kept_if_it_cannot_be(
 ) -> None:
     """A connection gets a token that is not about to expire, or the last one while it is valid."""
     way = provided(guarded, topic_name, seconds=100.0)
-    address = ("127.0.0.1", int(way.bootstrap_servers[0].rpartition(":")[2]))
     now, later = time.monotonic, 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now() + later)
 
     def calls_after(seconds: float) -> int:
         nonlocal later
         later += seconds
-        Connection(way, address, "test", SourceError, 10.0).close()
+        connected_by(way).close()
         return token_providers.calls[topic_name]
 
     assert calls_after(0) == 1
