@@ -136,6 +136,14 @@ def moved(copies: FakeCluster) -> None:
     put(copies, checkpoint.TOPIC, encode(*checkpoint.to_record(later)[:2], 0))
 
 
+def of_another(copies: FakeCluster) -> None:
+    known = checkpoints_of(copies)[-1]
+    head = replace(known.ledger_head, number=known.ledger_head.number + 1)
+    later = replace(known, next_offset=8, ledger_head=head, fingerprint=None)
+    other = replace(later, source=TopicPartition("b", 0))
+    put(copies, checkpoint.TOPIC, encode(b"m/a/0", checkpoint.to_record(other)[1], 0))
+
+
 def created_again(copies: FakeCluster) -> None:
     copies.create("a")
     copies.topic_ids["a"] = uuid.UUID(int=2)
@@ -152,6 +160,7 @@ def created_again_by_an_old_broker(copies: FakeCluster) -> None:
     [
         ("an older one was put back", put_back, "the checkpoint is gone, which said offset 6"),
         ("a reset has moved it", moved, "a loss was accepted, or the topic reset"),
+        ("it is of another topic", of_another, "the record 'm/a/0' of __relay_checkpoints is no"),
         ("its copies are gone, by the topic's id", created_again, "and created again"),
         ("and by where the records land", created_again_by_an_old_broker, "and created again"),
     ],
@@ -160,7 +169,7 @@ def test_what_a_task_does_not_go_on_from(
     happens: Callable[[FakeCluster], None], error: str
 ) -> None:
     """Between the plan and its first request, another one has decided; it commits nothing."""
-    source, copies = filled((0, 3), (3, 6), (6, 9)), destination("a")
+    source, copies = filled((0, 3), (3, 6), (6, 9), topics="ab"), destination("a")
     copies.topic_ids["a"] = uuid.UUID(int=1)
     copy(copies, source, 3)
     copy(copies, source, 6)
