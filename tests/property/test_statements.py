@@ -18,6 +18,7 @@ from relay_pipelines.ledger import checkpoint, ledger_topic, state_table
 from relay_pipelines.ledger.checkpoint import Key, StateKind, replay_name
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.records import encode
+from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import (
     AT,
     NOW,
@@ -25,8 +26,10 @@ from tests.support.copies_in_memory import (
     batch,
     checkpoints_of,
     filled,
+    job,
     record,
     served,
+    whole,
 )
 from tests.support.fake_cluster import put
 from tests.support.filled import chains
@@ -168,6 +171,24 @@ class TestWhatIsForeign:
         put(world.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(forged)))
         assert (world.recount().tally.foreign, world.recount().tally.unattributed) == (1, 0)
         assert foreign(world) == 1
+
+    @pytest.mark.parametrize("key", [b"m/a/0", b"m/b/0", b"m.replay@r/a/0"])
+    def test_an_entry_of_another_mirror_claims_nothing_here(self, world: World, key: bytes) -> None:
+        """Also if it stands under a key of this one: a head of its own mirror leads to it."""
+        others = replace(job(), mirror="x")
+        with served(source=world.source, destination=world.copies):
+            (outcome,) = copy_as_it_is(others, [whole("a", 5)], Clock())
+        assert (outcome.error, foreign(world), world.recount().tally.foreign) == ("", 5, 5)
+        entry = world.copies.logs[ledger_topic.TOPIC].committed()[-1]
+        assert entry.key == b"x/a/0"
+        put(world.copies, ledger_topic.TOPIC, encode(key, entry.value, 0))
+        with pytest.raises(TamperedError, match="is no ledger entry"):
+            foreign(world)
+        if key.startswith(b"m.replay"):  # what a replay has does not stop its mirror
+            assert world.recount().tally.foreign == 5
+        else:
+            with pytest.raises(TamperedError, match="is no ledger entry"):
+                world.recount()
 
     def test_commits_after_the_ledger_was_read(self, world: World) -> None:
         """Their entries are not known, and they are not foreign."""
