@@ -30,6 +30,7 @@ CONFIGS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _VERSION = 1
+_MOST_DIGITS = 10  # of the number of a partition, which has 32 bits
 REPLAY = ".replay@"
 """Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
 _WAY_BACK = ".back@"
@@ -110,10 +111,10 @@ def parse(key: bytes) -> Key:
         case [mirror, topic, StateKind.START | StateKind.CREATED as kind]:
             found = Key(mirror, StateKind(kind), topic)
         case [mirror, topic, number, StateKind.OWNER | StateKind.DOUBT as kind] if (
-            number.isdecimal()
+            _is_number(number)
         ):
             found = Key(mirror, StateKind(kind), topic, int(number))
-        case [mirror, topic, number] if number.isdecimal():
+        case [mirror, topic, number] if _is_number(number):
             found = Key(mirror, StateKind.CHECKPOINT, topic, int(number))
         case [mirror, _, *_]:
             found = Key(mirror, StateKind.NONE, text)
@@ -121,6 +122,11 @@ def parse(key: bytes) -> Key:
             found = Key("", StateKind.NONE, text)
     # what is written in another way, such as 07, is looked for by nobody
     return found if found.encode() == key else found._replace(kind=StateKind.NONE, topic=text)
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text may be the number of a partition; Python reads no number of any length."""
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 @dataclass(frozen=True, slots=True)
