@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
@@ -433,3 +434,17 @@ def from_record(value: bytes) -> Checkpoint:
     if min(numbers) < 0:
         raise _not_ours()
     return checkpoint
+
+
+def of_key(key: Key, value: bytes) -> Checkpoint:
+    """Return the checkpoint of a record that stands under its own key: tasks find it by that.
+
+    Raises:
+        UnsupportedError: another version of relay_pipelines wrote it.
+        TamperedError: it is no checkpoint, or one of another key.
+    """
+    with suppress(TamperedError):
+        checkpoint = from_record(value)
+        if key == Key.of(checkpoint.mirror, checkpoint.source):
+            return checkpoint
+    raise tampered(f"the record {str(key)!r} of {TOPIC} is no checkpoint of it")

@@ -15,9 +15,9 @@ from relay_pipelines.ledger.checkpoint import (
     Key,
     OwnerRecord,
     StateKind,
-    from_record,
     home,
     key_of,
+    of_key,
     record_of,
 )
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
@@ -61,6 +61,7 @@ def read_current(
         DestinationError: the last stable offset is held back for longer than any transaction may
             last.
         CheckpointLostError: the checkpoint topic was deleted and created again.
+        TamperedError: a record is no checkpoint of its key.
     """
     seen = seen or Seen(mirror)
     homes: dict[TopicPartition, list[TopicPartition]] = {}
@@ -138,11 +139,12 @@ class Seen:
         self, source: TopicPartition, checkpoint: Checkpoint | None, position: int
     ) -> Current:
         """Return what is known of a topic-partition; `checkpoint` was read up to `position`."""
-        latest = self._latest[home(TOPIC, key_of(self._mirror, source))]
+        key = Key.of(self._mirror, source)
+        latest = self._latest[key.home]
         owner = None
-        offset, value = latest.get(key_of(self._mirror, source), (-1, b""))
+        offset, value = latest.get(key.encode(), (-1, b""))
         if offset >= position:
-            checkpoint = from_record(value)
+            checkpoint = of_key(key, value)
         offset, value = latest.get(
             Key.of(self._mirror, source, StateKind.OWNER).encode(), (-1, b"")
         )

@@ -22,11 +22,10 @@ from relay_pipelines.ledger.checkpoint import (
     StartRecord,
     StateKind,
     family_of,
-    from_record,
     homes,
+    of_key,
     record_of,
     require_homes,
-    tampered,
 )
 from relay_pipelines.ledger.followed import Value
 from relay_pipelines.model import Checkpoint, LedgerHead, TopicPartition
@@ -256,12 +255,7 @@ def _decoded(kind: type[_Record], value: Value) -> _Record:
 
 
 def _checkpoint(key: Key, value: Value) -> Checkpoint:
-    """Return a checkpoint that stands under its own key: tasks find it by that."""
-    with suppress(TamperedError):
-        checkpoint = value.decoded(from_record)
-        if key == Key.of(checkpoint.mirror, checkpoint.source):
-            return checkpoint
-    raise tampered(f"the record {str(key)!r} of {TOPIC} is no checkpoint of it")
+    return value.decoded(partial(of_key, key))
 
 
 def read_state(client: ClusterClient, *, settled: bool = False) -> StateTable:
