@@ -111,8 +111,8 @@ def parse(key: bytes) -> Key:
             found = Key(mirror, StateKind(kind))
         case [mirror, topic, StateKind.START | StateKind.CREATED as kind]:
             found = Key(mirror, StateKind(kind), topic)
-        case [mirror, topic, number, StateKind.OWNER | StateKind.DOUBT as kind] if (
-            _is_number(number)
+        case [mirror, topic, number, StateKind.OWNER | StateKind.DOUBT as kind] if _is_number(
+            number
         ):
             found = Key(mirror, StateKind(kind), topic, int(number))
         case [mirror, topic, number] if _is_number(number):

@@ -56,14 +56,18 @@ def head_of(entry: LedgerEntry, value: bytes) -> LedgerHead:
     return LedgerHead(entry.number, sha256(value).hexdigest(), entry.committed_at_ms)
 
 
-def record_at(value: bytes, at: TopicPartition, offset: int) -> LedgerRecord:
-    """Return the entry of a record of the ledger.
+def record_at(key: bytes, value: bytes, at: TopicPartition, offset: int) -> LedgerRecord:
+    """Return the entry of a record of the ledger, which stands under its own key.
 
     Raises:
-        UnsupportedError, TamperedError: as `from_record`, with its place.
+        UnsupportedError, TamperedError: as `from_record`, with its place; or it is of another key.
     """
     try:
-        return LedgerRecord(from_record(value), value, at, offset)
+        entry = from_record(value)
+        # a head of another mirror may lead to an entry: under a key of this one, it is none
+        if key != key_of(entry.mirror, entry.source.topic_partition):
+            raise _no_entry()
+        return LedgerRecord(entry, value, at, offset)
     except (TamperedError, UnsupportedError) as error:
         error.topic_partition, error.offset = at, offset
         raise
@@ -111,8 +115,12 @@ def from_record(value: bytes) -> LedgerEntry:
         if entry.number < 1:
             raise ValueError("number")
     except NOT_READABLE as error:
-        raise TamperedError(
-            f"a record of {TOPIC} is no ledger entry",
-            remedy="find out who else writes to this topic, and take the right away",
-        ) from error
+        raise _no_entry() from error
     return entry
+
+
+def _no_entry() -> TamperedError:
+    return TamperedError(
+        f"a record of {TOPIC} is no ledger entry",
+        remedy="find out who else writes to this topic, and take the right away",
+    )

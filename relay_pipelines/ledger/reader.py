@@ -321,7 +321,7 @@ def _ledger_record(
     tp: TopicPartition, record: Any, required: tuple[bytes, ...]
 ) -> LedgerRecord | None:
     try:
-        return ledger_topic.record_at(record.value or b"", tp, record.offset)
+        return ledger_topic.record_at(record.key, record.value or b"", tp, record.offset)
     except (TamperedError, UnsupportedError):
         if not record.key.startswith(required):
             return None

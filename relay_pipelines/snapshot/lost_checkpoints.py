@@ -182,10 +182,10 @@ class LostCheckpoints:
         }
         values = followed.newest_values(self.client, ends, starts)
         return {
-            tp: ledger_topic.record_at(value.raw, at, value.offset)
+            tp: ledger_topic.record_at(key.encode(), value.raw, at, value.offset)
             for at, sources in homes.items()
             for tp in sources
-            if (value := values.get(Key.of(self.mirror, tp)))
+            if (value := values.get(key := Key.of(self.mirror, tp)))
         }
 
     def _start(self, home: TopicPartition, end: int, known: Iterable[Checkpoint | None]) -> int:
