@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -17,14 +18,25 @@ from relay_pipelines.audit.recount import DestinationCount
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.spark_job import do_group
 from relay_pipelines.audit.verdict import State
+from relay_pipelines.dataframe.window_chunks import window_entries
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger import committed, ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.output.formatting import format_time
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.sides import Sides
 from tests.copying import copy_as_it_is
-from tests.support.copies_in_memory import AT, Clock, filled, job, served, whole
+from tests.support.copies_in_memory import (
+    AT,
+    Clock,
+    checkpoints_of,
+    filled,
+    job,
+    served,
+    whole,
+)
 from tests.support.fake_cluster import put
 from tests.support.findings import compared, differences, notes
 from tests.support.world import BATCHES, World
@@ -200,3 +212,45 @@ def test_what_a_checkpoint_alone_shows(world: World, level: Level) -> None:
     (line,) = differences(audited(world, level))
     assert line == "a-0: the destination's log of a-0 ends at 12, and the last copy was before 17"
     assert audited(world, level).verdict.state is State.DIFFERS
+
+
+def copied_in(world: World, window: str, end: int) -> None:
+    """Copy up to an offset, as a run of a window does."""
+    wanted = replace(whole("a", end), checkpoint=[None, *checkpoints_of(world.copies)][-1])
+    with served(source=world.source, destination=world.copies):
+        (outcome,) = copy_as_it_is(
+            replace(job(chunk_bytes=1), window=window), [wanted], SystemClock()
+        )
+    assert outcome.error == ""
+
+
+def starts(world: World, window: str) -> list[int]:
+    """Return where the chunks of a window begin at the source, as far as the ledger has them."""
+    with world.answering():
+        found = window_entries("m", world.mirror, ["a"], [window])
+    return [entry.source.start for entry in found]
+
+
+def test_what_is_gone_of_a_window_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    """Retention takes the entries of one partition of the ledger before those of another."""
+    world, now_ms = World(tmp_path), SystemClock().now_ms()
+    windows = [f"{format_time(now_ms + 3_600_000 * hour)}-000" for hour in range(2)]
+    copied_in(world, windows[0], 15)
+    assert starts(world, windows[0]) == [0, 5, 10]
+    world.expire(lambda entry: entry.number == 1)
+    gone = f"no longer has the time of window '{windows[0]}' of topic 'a'"
+    for later_ms in (0, 31 * 24 * 3_600_000):
+        with patch.object(SystemClock, "now_ms", lambda _, at=now_ms + later_ms: at):
+            with pytest.raises(ConfigError, match=gone):
+                starts(world, windows[0])
+            assert starts(world, windows[1]) == [], "it was planned after what is gone"
+
+
+def test_a_window_that_another_one_of_before_has_interrupted(tmp_path: Path) -> None:
+    """A task of the run of before wakes up, and commits a chunk."""
+    world, now_ms = World(tmp_path), SystemClock().now_ms()
+    before, later = (f"{format_time(now_ms - ms)}-000" for ms in (7_200_000, 0))
+    copied_in(world, later, 5)
+    copied_in(world, before, 10)
+    with patch.object(committed, "_ENTRIES_AT_FIRST", 1):
+        assert (starts(world, later), starts(world, before)) == ([0], [5])
