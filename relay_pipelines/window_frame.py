@@ -10,13 +10,10 @@ from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.dataframe.data_source import refuse_unknown_columns
 from relay_pipelines.dataframe.record_range import Range, read_range
 from relay_pipelines.dataframe.window_chunks import window_entries
-from relay_pipelines.errors import ConfigError, DestinationError
-from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger.accounted import ChunkCopies
-from relay_pipelines.ledger.committed import planned_ms
-from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import Cluster, LedgerEntry, TopicPartition
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.settings import Mirror
 
 if TYPE_CHECKING:
@@ -51,7 +48,6 @@ def windows_as_frame(
     wanted = list(columns or _COLUMNS)
     refuse_unknown_columns(wanted, _COLUMNS)
     entries = window_entries(name, mirror, [topic], windows)
-    _require_ledger_of(mirror, topic, sorted({*windows} - {entry.window for entry in entries}))
     with ClusterClient(mirror.destination_cluster, DestinationError, purpose="frame") as client:
         client.metadata([])  # tasks must reach the same cluster
         tasks = _labelled_ranges(client.cluster, entries)
@@ -60,24 +56,6 @@ def windows_as_frame(
         return session.createDataFrame([], schema)
     numbers = session.range(0, len(tasks), 1, len(tasks))
     return numbers.mapInArrow(partial(_read_labelled, tasks, wanted), schema)
-
-
-def _require_ledger_of(mirror: Mirror, topic: str, missing: Sequence[str]) -> None:
-    """Refuse windows without entries whose entries may have been deleted by retention."""
-    if not missing:
-        return
-    planned, homes = planned_ms(missing), checkpoint.homes(ledger_topic.TOPIC)
-    with ClusterClient(mirror.destination_cluster, DestinationError, purpose="frame") as client:
-        low = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
-        ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
-        first = low if planned is None else client.first_offsets(planned - CLOCK_SKEW_MS, ends)
-    # a partition with an older record, or with its first one, has all that came later
-    if any(low[home] > 0 and first[home] <= low[home] for home in homes):
-        raise ConfigError(
-            f"the ledger no longer has the time of window {missing[0]!r} of topic {topic!r}",
-            remedy="read the topic itself, by `start` and `end` of the format relay: its retention"
-            " is that of the destination",
-        )
 
 
 _Labelled = list[tuple[str, Range]]

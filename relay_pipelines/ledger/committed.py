@@ -7,19 +7,20 @@ before what is wanted. Where a chain is not whole, the whole ledger is verified.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
-from relay_pipelines.errors import DataLossError
+from relay_pipelines.errors import ConfigError, DataLossError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import VouchedEntries
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, LedgerReader, by_time, read_checkpoints
 from relay_pipelines.ledger.verified import read_unbroken
-from relay_pipelines.model import Checkpoint, LedgerEntry, TopicPartition
+from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import moment_ms
+from relay_pipelines.protocol.clock import moment_ms, moment_of
 from relay_pipelines.sides import Sides
 
 Topics = Collection[str] | None
@@ -32,33 +33,24 @@ def entries_since(sides: Sides, topics: Topics, since_ms: int) -> list[LedgerEnt
     """Return what was committed since, in the order of the commits.
 
     Raises:
+        ConfigError: the ledger no longer has all of it.
         TamperedError: the ledger is not what was committed.
         RelayError: the destination does not answer, or refuses.
     """
-
-    def is_before(entry: LedgerEntry) -> bool:
-        return entry.committed_at_ms < since_ms - CLOCK_SKEW_MS
-
-    entries = _entries(sides, topics, since_ms, is_before)
+    entries = _entries(sides, topics, _Wanted(f"since {moment_of(since_ms)}", since_ms))
     return [entry for entry in entries if entry.committed_at_ms >= since_ms]
 
 
 def entries_back_to(sides: Sides, topics: Topics, windows: Collection[str]) -> list[LedgerEntry]:
     """Return what some windows have copied, and what others have since; in order.
 
-    The time of entries is of the machines that committed them, so it only says that a chain has
-    rested for a day before the windows were planned.
-
     Raises:
-        TamperedError, RelayError: as of `entries_since`.
+        ConfigError, TamperedError, RelayError: as of `entries_since`.
     """
     planned = planned_ms(windows)
-
-    def is_before(entry: LedgerEntry) -> bool:
-        return planned is not None and (planned_ms([entry.window]) or planned) < planned
-
-    since_ms = 0 if planned is None else planned - _DAY_MS
-    return _entries(sides, topics, since_ms, is_before)
+    since_ms = 0 if planned is None else planned - CLOCK_SKEW_MS
+    what = f"of window {min(windows, default='')!r}"
+    return _entries(sides, topics, _Wanted(what, since_ms, planned))
 
 
 def planned_ms(windows: Collection[str]) -> int | None:
@@ -68,25 +60,67 @@ def planned_ms(windows: Collection[str]) -> int | None:
     return None
 
 
-def _entries(
-    sides: Sides,
-    topics: Topics,
-    since_ms: int,
-    is_before: Callable[[LedgerEntry], bool],
-) -> list[LedgerEntry]:
-    """Return what is wanted, and perhaps some entries that are before it.
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is wanted of each chain.
 
     Args:
-        since_ms: a chain whose head is older has none of it.
-        is_before: whether an entry, and all that precede it in its chain, is not wanted.
+        time: which one, in words.
+        since_ms: nothing that is wanted was committed before.
+        planned_ms: when the first of the wanted windows was planned; None if that is not known, or
+            no windows are wanted.
     """
+
+    time: str
+    since_ms: int
+    planned_ms: int | None = None
+
+    def is_after(self, head: LedgerHead) -> bool:
+        """Whether a chain has none of it, as its head is of a day before.
+
+        The time of entries is of the machines that committed them, so it says no more than that.
+        """
+        return head.committed_at_ms < self.since_ms - _DAY_MS
+
+    def is_before(self, entry: LedgerEntry) -> bool:
+        """Whether an entry, and all that precede it in its chain, is not wanted.
+
+        A run of an earlier window may have committed it after those of a later one.
+        """
+        if entry.committed_at_ms >= self.since_ms - CLOCK_SKEW_MS:
+            return False
+        planned = planned_ms([entry.window])
+        return self.planned_ms is None or (planned or self.planned_ms) < self.planned_ms
+
+    def require(
+        self, tp: TopicPartition, records: Sequence[LedgerRecord], head: LedgerHead
+    ) -> None:
+        """Refuse a chain of which entries are gone that are wanted, perhaps.
+
+        Args:
+            records: those that are left, oldest first.
+        """
+        gone, gone_ms = head.number, head.committed_at_ms
+        if records:
+            gone, gone_ms = records[0].entry.number - 1, records[0].entry.previous_at_ms
+        if gone and gone_ms >= self.since_ms:
+            raise ConfigError(
+                f"the ledger no longer has the time {self.time} of topic {tp.topic!r}",
+                remedy="read the topic itself: its retention is that of the destination",
+            )
+
+
+def _entries(sides: Sides, topics: Topics, wanted: _Wanted) -> list[LedgerEntry]:
+    """Return what is wanted, and perhaps some entries that are before it."""
     checkpoints = read_checkpoints(sides, settled=True).checkpoints
     with sides.destination("ledger") as client:
-        look = partial(_read_back, client, checkpoints, topics, since_ms, is_before)
+        look = partial(_read_back, client, checkpoints, topics, wanted)
         # retention may delete the oldest entries before they are read
         records = client.retry(look, also=(DataLossError,))
     if records is None:
-        _, chains = read_unbroken(sides, partial(_is_of, topics))
+        verified, chains = read_unbroken(sides, partial(_is_of, topics))
+        for tp, chain in chains.items():
+            wanted.require(tp, chain.records, verified.checkpoints[tp].ledger_head)
         records = [record for chain in chains.values() for record in chain.records]
     return [record.entry for record in by_time(records)]
 
@@ -95,15 +129,14 @@ def _read_back(
     client: ClusterClient,
     checkpoints: Mapping[TopicPartition, Checkpoint],
     topics: Topics,
-    since_ms: int,
-    is_before: Callable[[LedgerEntry], bool],
+    wanted: _Wanted,
 ) -> list[LedgerRecord] | None:
     """Return what is wanted, as of `_entries`; None if a chain is not whole."""
     chains: dict[TopicPartition, VouchedEntries] = {}
     unfinished: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
     for tp, head in ((tp, known.ledger_head) for tp, known in checkpoints.items()):
         chains[tp] = VouchedEntries(head)
-        if head.number and head.committed_at_ms >= since_ms and _is_of(topics, tp):
+        if head.number and not wanted.is_after(head) and _is_of(topics, tp):
             home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(client.mirror, tp))
             unfinished[home].add(tp)
     for home, pieces in LedgerReader(client).back(_ENTRIES_AT_FIRST, settled=True).items():
@@ -111,12 +144,15 @@ def _read_back(
             for record in piece:
                 tp = record.entry.source.topic_partition
                 chains.setdefault(tp, VouchedEntries(None)).add(record)
-            unfinished[home] -= {tp for tp in unfinished[home] if chains[tp].reach(is_before)}
+            unfinished[home] -= {
+                tp for tp in unfinished[home] if chains[tp].reach(wanted.is_before)
+            }
     found = [chain for tp, chain in chains.items() if _is_of(topics, tp)]
-    # what is missing at the beginning may have expired; whoever asks says whether that matters
-    lost = [tp for some in unfinished.values() for tp in some if not chains[tp].records]
-    if lost or any(chain.has_others for chain in found):
+    cut = {tp: chains[tp].records for some in unfinished.values() for tp in some}
+    if not all(cut.values()) or any(chain.has_others for chain in found):
         return None
+    for tp, records in cut.items():
+        wanted.require(tp, records, checkpoints[tp].ledger_head)
     return [record for chain in found for record in chain.records]
 
 
