@@ -163,7 +163,10 @@ def test_what_a_run_notes_goes_to_the_cluster_that_it_has_read(what: str) -> Non
 
 @pytest.mark.parametrize("planned", [0, 5, 10])
 def test_a_doubt_is_of_what_the_run_has_committed_before(planned: int) -> None:
-    """It plans from offset 5, say, commits up to 10, and then finds that the disk was put back."""
+    """It plans from offset 5, say, commits up to 10, and then finds that the disk was put back.
+
+    A run that is slower, and has seen another checkpoint, does not take the doubt back.
+    """
     source, copies, clock = filled((0, 5), (5, 10)), destination("a"), SystemClock()
     with served(source=source, destination=copies):
         for end in (5, 10):
@@ -179,5 +182,7 @@ def test_a_doubt_is_of_what_the_run_has_committed_before(planned: int) -> None:
         result = RunResult("m", run_id="run", topics={}, outcomes=[failed])
         run = _Run(snapshot.sides, nobody, result, [], never, Sources())
         run._note_doubts(replace(plan, snapshot=snapshot))
+        slower = replace(snapshot, checkpoints=known_then[5])
+        owners.note_doubts(slower, {AT: 5})
         with ClusterClient(DESTINATION, DestinationError) as client:
             assert read_state(client).of("m").doubted == {AT}
