@@ -219,18 +219,24 @@ def note_doubts(snapshot: ClusterSnapshot, reached: Mapping[TopicPartition, int]
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
+    name = snapshot.name
     with snapshot.destination_client() as client:
-        name, now_ms = snapshot.name, client.clock.now_ms()
-        records = [
-            state_record(
-                Key.of(name, source, StateKind.DOUBT),
-                DoubtRecord(name, source, offset, snapshot.generation_of(source), now_ms),
-                now_ms,
-            )
+        now_ms = client.clock.now_ms()
+        doubts = [
+            DoubtRecord(name, source, offset, snapshot.generation_of(source), now_ms)
             for source, offset in reached.items()
         ]
 
-        _note(client, records)
+        def decision() -> list[StateRecord]:
+            # one of a checkpoint of before would replace another run's of the last one
+            known = read_state(client, settled=True).of(name).checkpoints
+            return [
+                state_record(Key.of(name, doubt.source, StateKind.DOUBT), doubt, now_ms)
+                for doubt in doubts
+                if doubt.is_of(known.get(doubt.source))
+            ]
+
+        _note(client, decision)
 
 
 def set_quarantine(client: ClusterClient, reasons: Mapping[str, str]) -> None:
@@ -248,12 +254,11 @@ def set_quarantine(client: ClusterClient, reasons: Mapping[str, str]) -> None:
         state_record(Key(client.mirror, StateKind.QUARANTINE, node), QuarantineRecord(why), now_ms)
         for node, why in reasons.items()
     ]
-    _note(client, records)
-
-
-def _note(client: ClusterClient, records: Collection[StateRecord]) -> None:
-    """Commit what depends on nothing: the last one to say something is right."""
     if records:
-        # no task uses this id: topic names are never empty
-        note = partial(decide, client, f"relay.{client.mirror}../notes", lambda: records)
-        client.retry(note, also=(FencedError,))
+        _note(client, lambda: records)
+
+
+def _note(client: ClusterClient, decision: Callable[[], Collection[StateRecord]]) -> None:
+    # no task uses this id: topic names are never empty
+    note = partial(decide, client, f"relay.{client.mirror}../notes", decision)
+    client.retry(note, also=(FencedError,))
