@@ -21,7 +21,7 @@ from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
 from relay_pipelines.json_codec import from_json
-from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import (
     Checkpoint,
@@ -40,6 +40,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import decode, encode
+from relay_pipelines.snapshot.lost_checkpoints import LostCheckpoints
 from relay_pipelines.spark.job import outcome_row
 from tests.copying import copy_as_it_is, copy_as_rows
 from tests.support.copies_in_memory import (
@@ -373,6 +374,33 @@ def test_checkpoints_that_are_lost_before_a_task_begins() -> None:
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [one.value for one in copies.logs["a"].committed()]
     assert len(values) == len(set(values)) == 10
+
+
+@pytest.mark.parametrize("appended", [[], [1], [2], [1, 2]])
+def test_an_entry_of_before_hides_no_lost_checkpoint(appended: list[int]) -> None:
+    """A checkpoint is put back, and entries up to its head stand at the end of the ledger again."""
+    source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
+    for end in (5, 10, 15):
+        if end > 10:  # another owner copies: the producer of the last copies tells nothing
+            copies.ids[own_id("m", AT)].producer_id = 77
+        known = [None, *checkpoints_of(copies)][-1]
+        (outcome,) = copy(source, copies, replace(whole("a", end), checkpoint=known))
+        assert not outcome.error
+    entries = copies.logs[ledger_topic.TOPIC].committed()
+    older = copies.logs[checkpoint.TOPIC].committed()[1]
+    put(copies, checkpoint.TOPIC, encode(older.key, older.value, 0))
+    for entry in (entries[number - 1] for number in appended):
+        put(copies, ledger_topic.TOPIC, encode(entry.key, entry.value, 0))
+    with (
+        served(destination=copies),
+        patch.object(ClusterClient, "first_offsets", lambda _, __, ends: dict.fromkeys(ends, 0)),
+        ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client,
+    ):
+        snapshot = read_state(client).of("m")
+        assert snapshot.checkpoints[AT].next_offset == 10
+        finding = LostCheckpoints(client, "m", client.metadata(["a", ledger_topic.TOPIC]))
+        _, lost = finding.find({AT: AT}, snapshot)
+    assert {tp: record.entry.number for tp, record in lost.entries.items()} == {AT: 3}
 
 
 def test_a_batch_that_just_fits_is_not_compressed_again() -> None:
