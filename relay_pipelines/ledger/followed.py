@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
 from relay_pipelines.errors import DataLossError
@@ -66,6 +67,9 @@ class Value:
         return cast("_Decoded", self._decoded)
 
 
+Order = Callable[[Value], float]
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """The newest values of a log in the offsets `[start, end)`."""
@@ -83,6 +87,7 @@ def newest_values(
     client: ClusterClient,
     ends: Mapping[TopicPartition, int],
     starts: Mapping[TopicPartition, int] | None = None,
+    order: Order = attrgetter("offset"),
 ) -> dict[Key, Value]:
     """Return the newest value of every key.
 
@@ -91,18 +96,19 @@ def newest_values(
     Args:
         ends: up to where to read each partition, as the brokers have just said.
         starts: from where on, if not from their beginnings; values before may be returned, too.
+        order: which of two values is newer; of a topic, always the same.
 
     Raises:
         RelayError: the cluster does not answer.
     """
     logs = current_logs(client, ends)
     try:
-        return _newest_values(client, logs, ends, starts)
+        return _newest_values(client, logs, ends, starts, order)
     except DataLossError:
         # what comes next is gone: of what was read, it is unknown what is still there
         for log in logs.values():
             _READ.pop(log.place, None)
-        return _newest_values(client, logs, ends, starts)
+        return _newest_values(client, logs, ends, starts, order)
 
 
 def _newest_values(
@@ -110,6 +116,7 @@ def _newest_values(
     logs: Mapping[TopicPartition, Log],
     ends: Mapping[TopicPartition, int],
     starts: Mapping[TopicPartition, int] | None,
+    order: Order,
 ) -> dict[Key, Value]:
     known = {
         tp: read
@@ -129,11 +136,13 @@ def _newest_values(
     found: dict[Key, Value] = {}
     for tp, end in ends.items():
         newest = known[tp].newest if tp in known else {}
-        new = {
-            parse(record.key): Value(record.value, record.offset)
-            for record in records(client, OffsetRange(tp, resumed[tp], end), first.get(tp))
-            if record.key and record.value is not None
-        }
+        new: dict[Key, Value] = {}
+        for record in records(client, OffsetRange(tp, resumed[tp], end), first.get(tp)):
+            if record.key and record.value is not None:
+                key, value = parse(record.key), Value(record.value, record.offset)
+                before = new.get(key) or newest.get(key)
+                if before is None or order(value) >= order(before):
+                    new[key] = value
         if new:
             newest = {**newest, **new}
         if log := logs.get(tp):

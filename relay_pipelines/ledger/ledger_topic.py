@@ -7,6 +7,8 @@ docs/transactions.md argues why.
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -117,6 +119,15 @@ def from_record(value: bytes) -> LedgerEntry:
     except NOT_READABLE as error:
         raise _no_entry() from error
     return entry
+
+
+def number_of(value: bytes) -> float:
+    """Return the number of an entry; above all others if it is none, so that it is seen."""
+    try:
+        number = json.loads(value)["number"]
+    except NOT_READABLE:
+        return math.inf
+    return number if type(number) is int else math.inf
 
 
 def _no_entry() -> TamperedError:

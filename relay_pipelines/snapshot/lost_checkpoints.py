@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from relay_pipelines.ledger import followed, ledger_topic
 from relay_pipelines.ledger.checkpoint import Key, home, key_of
+from relay_pipelines.ledger.followed import Value
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import Checkpoint, DestinationPosition, OffsetRange, TopicPartition
@@ -180,7 +181,8 @@ class LostCheckpoints:
             at: max(low[at], self._start(at, ends[at], map(checkpoints.get, sources)))
             for at, sources in homes.items()
         }
-        values = followed.newest_values(self.client, ends, starts)
+        # an entry of before that stands at the end once more is not the newest one
+        values = followed.newest_values(self.client, ends, starts, _number)
         return {
             tp: ledger_topic.record_at(key.encode(), value.raw, at, value.offset)
             for at, sources in homes.items()
@@ -202,6 +204,10 @@ class LostCheckpoints:
         if times := [head for head in heads if head is not None]:
             starts.append(self.client.first_offsets(min(times), {home: end})[home])
         return min(starts)
+
+
+def _number(value: Value) -> float:
+    return value.decoded(ledger_topic.number_of)
 
 
 def _ends_of_copies(
