@@ -15,6 +15,8 @@ from unittest.mock import patch
 
 import pytest
 
+from relay_pipelines.copy import transaction
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import (
     ConfigError,
     CorruptBatchError,
@@ -39,7 +41,9 @@ from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.schemas.verdict import State, TopicVerdict, total
 from relay_pipelines.schemas.verify import Comparison, verdicts
 from relay_pipelines.settings.clusters import SchemaRegistry
-from tests.support.copies_in_memory import AT, Clock
+from relay_pipelines.sides import Sides
+from tests.copying import copy_as_it_is
+from tests.support.copies_in_memory import AT, Clock, job, served, whole
 from tests.support.fake_cluster import put
 from tests.support.filled import chains
 from tests.support.schema_registry import FakeRegistry, fake_registry
@@ -105,7 +109,7 @@ def test_each_record_is_seen_once(
     """Reading goes on where it has failed, and what it cannot decode was not looked at."""
     whole = OffsetRange(ORDERS, 0, 300)
     entry = LedgerEntry(
-        *("m", whole, whole, 300, 0, 1, 0, {}, "", 7, "node1", "", "r", 0), number=1
+        *("m", whole, whole, 300, 0, 1, 0, {}, "", -1, "node1", "", "r", 0), number=1
     )
     (batch,) = encode_all((None, with_id(5 + number % 2), 0) for number in range(300))
     span = FetchedSpan(0, 300, BatchRun(batch.header, batch.header, batch.data, 300), None)
@@ -166,6 +170,29 @@ def test_an_entry_that_no_checkpoint_names_is_not_looked_at(
     put(world.copies, ledger_topic.TOPIC, encode(*ledger_topic.to_record(forged)))
     with pytest.raises(TamperedError, match="entry 3: never committed with a checkpoint"):
         verified()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_records_of_others_among_the_copies_are_not_looked_at(
+    tmp_path: Path, *, full: bool
+) -> None:
+    """Such as those of a topic that is pinned to the same destination, or of a replay."""
+    world, writes = World(tmp_path), iter([True] * 3)
+
+    def between(point: Failpoint) -> None:
+        if point is Failpoint.MID_CHUNK and next(writes, False):
+            put(world.copies, "a", *encode_all([(None, with_id(7), 0)]))
+
+    with (
+        served(source=world.source, destination=world.copies),
+        patch.object(transaction, "failpoint", between),
+    ):
+        (outcome,) = copy_as_it_is(job(), [whole("a", 20)], Clock())
+    assert (outcome.error, len(world.copies.logs["a"].committed())) == ("", 23)
+    with world.answering():
+        sides = Sides("m", world.mirror, Clock())
+        (found,) = reading.read_ids(sides, SchemasRequest(full=full))
+    assert (found.records, found.left_out, found.ids) == (20, 0, {})
 
 
 def verdict_of(here: FakeRegistry, there: FakeRegistry, *records: Any) -> TopicVerdict:
