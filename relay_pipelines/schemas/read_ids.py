@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from relay_pipelines.errors import CorruptBatchError, DataLossError, RelayError
+from relay_pipelines.ledger.accounted import ChunkCopies, OwnBatches
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.verified import made_of_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
@@ -75,16 +76,15 @@ class TopicIds:
 
 
 class _Chunk(NamedTuple):
-    """Where the copies of a chunk are; the offsets are half-open."""
+    """Where the copies of a chunk are, and how many."""
 
-    start: int
-    end: int
+    copies: ChunkCopies
     records: int
 
 
 @dataclass(slots=True)
 class _Copies:
-    """Where the copies of a source topic-partition are: 24 bytes a chunk, of which there are many.
+    """Where the copies of a source topic-partition are: 32 bytes a chunk, of which there are many.
 
     Args:
         to: the topic-partition of the copies.
@@ -95,7 +95,7 @@ class _Copies:
 
     def add(self, entry: LedgerEntry) -> None:
         """Take the chunk of an entry in."""
-        self._numbers.extend((entry.destination.start, entry.destination.end, entry.records))
+        self._numbers.extend((*ChunkCopies.of(entry), entry.records))
 
     @property
     def records(self) -> int:
@@ -104,13 +104,14 @@ class _Copies:
 
     def chunks(self, *, only_some: bool = False) -> Iterator[_Chunk]:
         """Yield all chunks, or some at even distances, of which the newest is one."""
-        size = len(_Chunk._fields)
+        size = len(ChunkCopies._fields) + 1
         count = len(self._numbers) // size
         numbers: Iterable[int] = range(count)
         if only_some and count > _CHUNKS:
             numbers = ((count - 1) * number // (_CHUNKS - 1) for number in range(_CHUNKS))
         for number in numbers:
-            yield _Chunk(*self._numbers[number * size : (number + 1) * size])
+            *copies, records = self._numbers[number * size : (number + 1) * size]
+            yield _Chunk(ChunkCopies(*copies), records)
 
 
 _ByTopic = Mapping[str, Sequence[_Copies]]
@@ -120,7 +121,7 @@ _ByTopic = Mapping[str, Sequence[_Copies]]
 def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicIds]:
     """Yield what the copied records of each topic name, sorted by topic.
 
-    What it keeps of the ledger is 24 bytes an entry, and of the records one fetched answer. Entries
+    What it keeps of the ledger is 32 bytes an entry, and of the records one fetched answer. Entries
     count that lead to the head of a checkpoint, link by link.
 
     Raises:
@@ -178,8 +179,10 @@ def _is_chunk(entry: LedgerEntry, request: SchemasRequest) -> bool:
 
 def _look(client: ClusterClient, copies: _Copies, found: TopicIds, *, full: bool) -> None:
     for chunk in copies.chunks(only_some=not full):
-        end = chunk.end if full else min(chunk.end, chunk.start + _OFFSETS)
-        records = _Records(client, OffsetRange(copies.to, chunk.start, end), found)
+        start, end, _ = chunk.copies
+        end = end if full else min(end, start + _OFFSETS)
+        own = OwnBatches([chunk.copies])
+        records = _Records(client, OffsetRange(copies.to, start, end), own, found)
         before = found.records
         try:
             client.retry(records.see)
@@ -190,10 +193,15 @@ def _look(client: ClusterClient, copies: _Copies, found: TopicIds, *, full: bool
 
 @dataclass(slots=True)
 class _Records:
-    """The records of a range, each of which is seen once, whatever fails in between."""
+    """The records of a range, each of which is seen once, whatever fails in between.
+
+    Args:
+        own: the batches that are copies; others may have written between them.
+    """
 
     client: ClusterClient
     wanted: OffsetRange
+    own: OwnBatches
     found: TopicIds
 
     def see(self) -> None:
@@ -209,7 +217,7 @@ class _Records:
             raise
 
     def _see(self, span: FetchedSpan) -> None:
-        if span.run is not None:
+        if span.run is not None and self.own.include(span):
             for record in list(decode(span.run.data)):
                 if span.start <= record.offset < span.end:
                     self.found.see(self.wanted.topic_partition, record)
