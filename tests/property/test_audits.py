@@ -22,10 +22,12 @@ from relay_pipelines.dataframe.window_chunks import window_entries
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger import committed, ledger_topic
 from relay_pipelines.ledger.chain import Chain
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
+from relay_pipelines.replay.replay_ranges import at_destination
+from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.sides import Sides
 from tests.copying import copy_as_it_is
 from tests.support.copies_in_memory import (
@@ -254,3 +256,27 @@ def test_a_window_that_another_one_of_before_has_interrupted(tmp_path: Path) -> 
     copied_in(world, before, 10)
     with patch.object(committed, "_ENTRIES_AT_FIRST", 1):
         assert (starts(world, later), starts(world, before)) == ([0], [5])
+
+
+def test_what_is_gone_is_not_left_out_of_a_replay_in_silence(tmp_path: Path) -> None:
+    """It refuses a window, and says what a replay of all that there is does not have."""
+    world, now_ms = World(tmp_path), SystemClock().now_ms()
+    window = f"{format_time(now_ms)}-000"
+    copied_in(world, window, 15)
+    everything = ReplayRequest("a", "b", side=Side.DESTINATION, offsets=(None, None))
+    of_window = replace(everything, offsets=None, window=window)
+
+    def replayed(request: ReplayRequest) -> tuple[int, list[str]]:
+        with world.answering():
+            found = at_destination(Sides("m", world.mirror, Clock()), request)
+        return found.ranges[0].start, [str(finding) for finding in found.findings]
+
+    assert replayed(of_window) == replayed(everything) == (0, [])
+    world.expire(lambda entry: entry.number == 1)
+    later_ms = now_ms + 31 * 24 * 3_600_000
+    with patch.object(Clock, "now_ms", lambda _: later_ms):
+        with pytest.raises(ConfigError, match=f"no longer has the time of window '{window}'"):
+            replayed(of_window)
+        start, (finding,) = replayed(everything)
+        assert (start, "ledger entries that are gone: 1" in finding) == (6, True)
+        assert replayed(replace(everything, offsets=(5, None))) == (6, [])
