@@ -47,10 +47,24 @@ def entries_back_to(sides: Sides, topics: Topics, windows: Collection[str]) -> l
     Raises:
         ConfigError, TamperedError, RelayError: as of `entries_since`.
     """
-    planned = planned_ms(windows)
-    since_ms = 0 if planned is None else planned - CLOCK_SKEW_MS
-    what = f"of window {min(windows, default='')!r}"
-    return _entries(sides, topics, _Wanted(what, since_ms, planned))
+    return _entries(sides, topics, _of_windows(windows))
+
+
+def require_windows(
+    windows: Collection[str],
+    tp: TopicPartition,
+    records: Sequence[LedgerRecord],
+    head: LedgerHead,
+) -> None:
+    """Refuse a chain of which entries of some windows are gone, perhaps.
+
+    Args:
+        records: those that are left, oldest first.
+
+    Raises:
+        ConfigError: they are.
+    """
+    _of_windows(windows).require(tp, records, head)
 
 
 def planned_ms(windows: Collection[str]) -> int | None:
@@ -108,6 +122,12 @@ class _Wanted:
                 f"the ledger no longer has the time {self.time} of topic {tp.topic!r}",
                 remedy="read the topic itself: its retention is that of the destination",
             )
+
+
+def _of_windows(windows: Collection[str]) -> _Wanted:
+    planned = planned_ms(windows)
+    since_ms = 0 if planned is None else planned - CLOCK_SKEW_MS
+    return _Wanted(f"of window {min(windows, default='')!r}", since_ms, planned)
 
 
 def _entries(sides: Sides, topics: Topics, wanted: _Wanted) -> list[LedgerEntry]:

@@ -16,9 +16,10 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.finding import Finding, Kind, warning
+from relay_pipelines.ledger.committed import require_windows
 from relay_pipelines.ledger.offset_map import Copied, OffsetMap, merged
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
-from relay_pipelines.ledger.verified import read_verified_ledger
+from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import (
     Intervals,
     LedgerEntry,
@@ -107,7 +108,8 @@ def node_of_window(sides: Sides, request: ReplayRequest) -> str:
         TamperedError: the ledger's entries are not those that were committed.
         RelayError: the destination does not answer.
     """
-    copied = [entry for each in _selected(sides, request) for entry in each.copied]
+    selected, _ = _selected(sides, request)
+    copied = [entry for each in selected for entry in each.copied]
     node, *others = sorted({entry.node for entry in copied})
     if others:
         raise ConfigError(
@@ -138,7 +140,7 @@ def _asked(
     sides: Sides, request: ReplayRequest, snapshot: ClusterSnapshot, known: CheckpointSnapshot
 ) -> tuple[list[OffsetRange], list[Finding]]:
     if request.window:
-        selected = _selected(sides, request)
+        selected, _ = _selected(sides, request)
         _require_readable(snapshot, {each.topic_partition for each in selected})
         _require_copied_log(selected, snapshot, known)
         return [each.range for each in selected], []
@@ -192,7 +194,7 @@ def at_destination(sides: Sides, request: ReplayRequest) -> ReplayedRanges:
         RetentionPassedError: the destination no longer has them.
         RelayError: the destination does not answer.
     """
-    selected = _selected(sides, request)
+    selected, gone = _selected(sides, request)
     entries = sorted(
         ((each.range, entry) for each in selected for entry in each.copied),
         key=lambda of_range: of_range[1].destination,
@@ -217,11 +219,11 @@ def at_destination(sides: Sides, request: ReplayRequest) -> ReplayedRanges:
         OffsetRange(tp, intervals[0][0], intervals[-1][1]) for tp, intervals in sorted(kept.items())
     ]
     several = {tp: intervals for tp, intervals in kept.items() if len(intervals) > 1}
-    return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several, findings)
+    return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several, [*gone, *findings])
 
 
-def _selected(sides: Sides, request: ReplayRequest) -> list[Selected]:
-    """Return what the ledger has of the request; of a time span, all."""
+def _selected(sides: Sides, request: ReplayRequest) -> tuple[list[Selected], list[Finding]]:
+    """Return what the ledger has of the request, of a time span all; and what it has no more."""
     ledger = read_verified_ledger(sides)
     selection = Selection((request.topic,), request.partition, request.window, request.offsets)
     for broken in ledger.breaks:
@@ -241,7 +243,23 @@ def _selected(sides: Sides, request: ReplayRequest) -> list[Selected]:
                 f" [{missing.start}, {missing.end})",
                 remedy="name offsets that were copied; see `relay ledger`",
             )
-    return selected
+    return selected, _gone(ledger, selection)
+
+
+def _gone(ledger: VerifiedLedger, selection: Selection) -> list[Finding]:
+    """Say which entries are gone that may be of the request; refuse a part of a window."""
+    findings = []
+    for tp, chain in ledger.chains.items():
+        if not selection.has(tp):
+            continue
+        gone, (start, _) = chain.expired + chain.lost, selection.offsets or (None, None)
+        if selection.window:
+            head = ledger.checkpoints[tp].ledger_head
+            require_windows([selection.window], tp, chain.records, head)
+        elif gone and start is None:
+            text = f"ledger entries that are gone: {gone:,}; their copies are not replayed"
+            findings.append(warning(Kind.REPLAYED_RANGE, str(tp), text))
+    return findings
 
 
 def _not_empty(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
