@@ -19,8 +19,8 @@ from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.spark_job import do_group
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.dataframe.window_chunks import window_entries
-from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger import committed, ledger_topic
+from relay_pipelines.errors import ConfigError, TamperedError
+from relay_pipelines.ledger import checkpoint, committed, ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.output.formatting import format_time
@@ -256,6 +256,15 @@ def test_a_window_that_another_one_of_before_has_interrupted(tmp_path: Path) -> 
     copied_in(world, before, 10)
     with patch.object(committed, "_ENTRIES_AT_FIRST", 1):
         assert (starts(world, later), starts(world, before)) == ([0], [5])
+
+
+def test_a_window_whose_checkpoint_is_gone_is_not_empty(tmp_path: Path) -> None:
+    """The end of the ledger shows that it was copied."""
+    world, window = World(tmp_path), f"{format_time(SystemClock().now_ms())}-000"
+    copied_in(world, window, 15)
+    world.copies.create(checkpoint.TOPIC)
+    with pytest.raises(TamperedError, match="ledger entries 1 to 3: never committed"):
+        starts(world, window)
 
 
 def test_what_is_gone_is_not_left_out_of_a_replay_in_silence(tmp_path: Path) -> None:
