@@ -160,13 +160,16 @@ def _read_back(
             home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(client.mirror, tp))
             unfinished[home].add(tp)
     for home, pieces in LedgerReader(client).back(_ENTRIES_AT_FIRST, settled=True).items():
-        while unfinished[home] and (piece := next(pieces, None)) is not None:
+        # the end shows what was copied, and whose checkpoint is gone
+        for piece in pieces:
             for record in piece:
                 tp = record.entry.source.topic_partition
                 chains.setdefault(tp, VouchedEntries(None)).add(record)
             unfinished[home] -= {
                 tp for tp in unfinished[home] if chains[tp].reach(wanted.is_before)
             }
+            if not unfinished[home]:
+                break
     found = [chain for tp, chain in chains.items() if _is_of(topics, tp)]
     cut = {tp: chains[tp].records for some in unfinished.values() for tp in some}
     if not all(cut.values()) or any(chain.has_others for chain in found):
