@@ -263,6 +263,12 @@ def test_lost_entries_that_a_person_has_noted(before: int, after: int, data: st.
     chain = verify_chain(AT, [*left, noted, *records], head)
     assert (chain.breaks, chain.records, chain.lost) == ([], [noted, *records], before)
 
+    again = stored(data.draw(st.sampled_from(lost)).value, 2 * (before + after) + 2)
+    chain = verify_chain(AT, [*left, noted, *records, again], head)
+    assert [(broken.kind, broken.first) for broken in chain.breaks] == [
+        (INSERTED, again.entry.number)
+    ], "it was not there when somebody looked"
+
     forged, _ = noted_after(LedgerHead(before - 1, "0" * 64), before)
     whole, head = committed(before)
     gone = data.draw(st.integers(1, before))
