@@ -336,11 +336,23 @@ def _walk_back(chain: Chain, records: Iterable[LedgerRecord], head: LedgerHead) 
         chain.records.append(record)
         if record.entry.gap == ENTRIES_LOST and not is_changed and expected:
             chain.lost = number - 1
+            chain.breaks += _written_after(record, by_number)
             break  # what is before it was looked at
         # the link of a changed entry may have been changed, too
         newest, expected, after = number - 1, record.entry.previous, record
         is_certain = not is_changed
     chain.records.reverse()
+
+
+def _written_after(
+    lost: LedgerRecord, by_number: Mapping[int, Iterable[LedgerRecord]]
+) -> Iterator[ChainBreak]:
+    """Yield the entries with the numbers of lost ones that stand after the one that says so."""
+    for number, records in by_number.items():
+        if number < lost.entry.number:
+            for record in records:
+                if record.offset > lost.offset:
+                    yield _of_entry(Tampering.INSERTED, record)
 
 
 def _moved(
