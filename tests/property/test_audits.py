@@ -22,6 +22,7 @@ from relay_pipelines.dataframe.window_chunks import window_entries
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.ledger import checkpoint, committed, ledger_topic
 from relay_pipelines.ledger.chain import Chain
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.protocol.clock import SystemClock
@@ -120,6 +121,20 @@ def test_some_entries_have_expired(world: World) -> None:
     assert notes(audit.partitions[AT]) == [
         "ledger entries that retention has deleted: 2; what was copied before cannot be audited"
     ]
+
+
+def test_entries_expire_for_the_first_time_while_an_audit_reads(world: World) -> None:
+    """The ledger began at its first record when the audit did: that excuses them all the same."""
+    reading = LedgerReader.forward
+
+    def after_retention(reader: LedgerReader, *told: Any, **more: Any) -> Any:
+        expire(world, 2)
+        yield from reading(reader, *told, **more)
+
+    with patch.object(LedgerReader, "forward", after_retention):
+        audit = audited(world, Level.RECOUNT)
+    assert differences(audit) == []
+    assert audit.partitions[AT].chain.expired == 1
 
 
 def test_the_entries_of_one_partition_have_expired(world: World) -> None:
