@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -19,7 +19,7 @@ from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Configs
 from relay_pipelines.audit.source_logs import destination_topics
 from relay_pipelines.errors import DataLossError, RelayError
-from relay_pipelines.ledger.accounted import BeforeLedger, read_before_ledger
+from relay_pipelines.ledger.accounted import BeforeLedger, ledger_kept_since_ms, read_before_ledger
 from relay_pipelines.ledger.chain import (
     not_counted,
     not_of_checkpoint,
@@ -91,7 +91,10 @@ def recount(
             # others may have committed since the ledger was read, or replays before its entries
             copies = {each.scanned.topic_partition for each in doubtful if each.scanned}
             before = client.retry(partial(read_before_ledger, client, mirror, copies))
-            results |= count([each.range for each in doubtful], _read(client), before)
+            ledger = _read(client)
+            kept = client.retry(partial(ledger_kept_since_ms, client))
+            before = replace(before, kept_since_ms=kept)
+            results |= count([each.range for each in doubtful], ledger, before)
     return Recounts(
         {tp: each for tp, each in results.items() if isinstance(each, Recount)},
         {tp: each for tp, each in results.items() if isinstance(each, RelayError)},

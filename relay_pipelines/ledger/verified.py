@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -103,6 +103,7 @@ def read_verified_ledger(sides: Sides, copies: Collection[TopicPartition] = ()) 
         ledger = LedgerUpToHeads(sides.name, client)
         records = list(ledger.records())
         cluster_id = client.cluster_id
+    before = replace(before, kept_since_ms=ledger.kept)
     own = [record for record in records if record.entry.mirror == sides.name]
     others = [record for record in records if record.entry.mirror != sides.name]
     snapshot, family = ledger.state.of(sides.name), family_of(sides.name)
@@ -162,11 +163,12 @@ class LedgerUpToHeads:
 
     state: StateTable
     """Once all records are read: what the topic of checkpoints held then."""
+    kept: Mapping[TopicPartition, int]
+    """Likewise, as of `ledger_kept_since_ms`: what was gone when they were read is gone then."""
 
     def __init__(self, name: str, client: ClusterClient) -> None:
         self._name = name
         self._client = client
-        self._kept: Mapping[TopicPartition, int] = {}
 
     def records(self, since_ms: int | None = None) -> Iterator[LedgerRecord]:
         """Yield them; of a chain without a head, those that were read before.
@@ -179,10 +181,10 @@ class LedgerUpToHeads:
             RelayError: the destination does not answer, or refuses.
         """
         client = self._client
-        self._kept = client.retry(partial(ledger_kept_since_ms, client))
         reader = LedgerReader(client, with_replays=True)
         # without the topic, the checkpoints still know how many entries there were
         yield from reader.forward(since_ms, settled=True)
+        self.kept = client.retry(partial(ledger_kept_since_ms, client))
         self.state = client.retry(partial(read_any_state, client, settled=True))
         for record in reader.follow(settled=True):
             head = self.state.head(record.entry.mirror, record.entry.source.topic_partition)
@@ -192,7 +194,7 @@ class LedgerUpToHeads:
     def kept_since_ms(self, tp: TopicPartition) -> int:
         """Return since when retention can have removed no entry of a source topic-partition."""
         key = checkpoint.key_of(self._name, tp)
-        return self._kept.get(checkpoint.home(ledger_topic.TOPIC, key), 0)
+        return self.kept.get(checkpoint.home(ledger_topic.TOPIC, key), 0)
 
 
 @dataclass(frozen=True, slots=True)

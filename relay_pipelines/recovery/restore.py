@@ -106,8 +106,9 @@ def plan_restores(sides: Sides) -> Restores:
         RelayError: the destination does not answer, or refuses.
     """
     with sides.destination("restore") as client:
-        kept = client.retry(partial(ledger_kept_since_ms, client))
         records = list(LedgerReader(client, with_replays=True).forward(settled=True))
+        # afterwards: what was gone when they were read is gone then
+        kept = client.retry(partial(ledger_kept_since_ms, client))
         state = client.retry(partial(read_any_state, client, settled=True))
         hidden = [
             each for each in state.every_mirror().unreadable if family_of(each.mirror) == sides.name
