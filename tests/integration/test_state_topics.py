@@ -17,7 +17,7 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.prepare.topics import STATE_TOPICS
-from relay_pipelines.protocol.admin import create_topics
+from relay_pipelines.protocol.admin import absent, create_topics
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.run.transaction_probe import _Scratch
 from tests.copying import KEPT, Clusters, forget_homes, numbered
@@ -147,7 +147,9 @@ def test_brokers_that_create_what_they_should_only_validate(
 
     def create(client: Any, new: Any, factor: int | None, *, validate_only: bool) -> list[str]:
         assert validate_only
-        return create_topics(client, new, factor)
+        created = create_topics(client, new, factor)
+        independent.until(lambda: not absent(client, new), "they are shown")
+        return created
 
     monkeypatch.setattr(permissions, "create_topics", create)
     code, text = said(config, "check", capfd)
