@@ -1,7 +1,5 @@
 """Fixtures for all tests: two real Kafka clusters, a Spark session and a unique topic name."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """One topic-partition and its copy: tests write, copy and compare them with these tools."""
 
-from __future__ import annotations
-
 import struct
 import time
 import uuid
@@ -277,7 +275,7 @@ class Mirror:
             chain = verify_chain(self.at, ledger, current.ledger_head)
             assert [str(broken) for broken in chain.breaks] == []
 
-    def with_options(self, **changed: Any) -> Mirror:
+    def with_options(self, **changed: Any) -> "Mirror":
         self.options = replace(self.options, **changed)
         return self
 

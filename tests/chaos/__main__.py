@@ -1,7 +1,5 @@
 """Runs a mirror while processes are killed: `python -m tests.chaos [--minutes N] [--kills N]`."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import random

@@ -1,7 +1,5 @@
 """Compares source, destination and ledger with a client that shares no code with the copy."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

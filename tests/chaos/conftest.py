@@ -1,7 +1,5 @@
 """Fixtures of chaos tests: a filled source topic, and mirrors that end with the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

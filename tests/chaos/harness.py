@@ -1,7 +1,5 @@
 """A mirror under test, whose tasks and runs are processes that tests kill or stop."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -52,7 +50,7 @@ class Source:
     offsets: dict[int, list[int]]
 
     @classmethod
-    def of(cls, cluster: LocalCluster, topic: str) -> Source:
+    def of(cls, cluster: LocalCluster, topic: str) -> "Source":
         """Read the current records of the topic."""
         records, offsets = {}, {}
         for partition in range(source_data.PARTITIONS):
@@ -62,7 +60,7 @@ class Source:
         return cls(cluster, topic, records, offsets)
 
     @classmethod
-    def filled(cls, cluster: LocalCluster) -> Source:
+    def filled(cls, cluster: LocalCluster) -> "Source":
         """Create and fill a topic."""
         topic = f"chaos-{uuid.uuid4().hex[:8]}"
         create(cluster.cluster(), topic, source_data.PARTITIONS, KEPT)

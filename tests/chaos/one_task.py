@@ -1,7 +1,5 @@
 """Runs one task and prints its outcomes as JSON lines: `one_task <pickled job and ranges>`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Plans and claims what a mirror has to copy, as a run does before Spark copies it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from relay_pipelines.copy.task import copy_ranges

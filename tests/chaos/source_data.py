@@ -1,7 +1,5 @@
 """The source data: two partitions with every kind of batch, about 100 batches each."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 

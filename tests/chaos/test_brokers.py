@@ -1,7 +1,5 @@
 """Brokers that die or freeze while a task copies: the same task resumes when they are back."""
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import time

@@ -1,7 +1,5 @@
 """A short version of `make chaos`, and tests of its comparison."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 from typing import Any

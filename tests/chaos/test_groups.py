@@ -1,7 +1,5 @@
 """A short version of `make chaos-groups`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.chaos.groups.sides import SIDES

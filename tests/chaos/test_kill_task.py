@@ -1,7 +1,5 @@
 """A task killed with SIGKILL at every failpoint, early or late in its range, then rerun."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole runs under real Spark whose processes are killed."""
 
-from __future__ import annotations
-
 import signal
 
 import psutil

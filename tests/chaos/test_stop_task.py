@@ -1,7 +1,5 @@
 """A task is stopped with SIGSTOP, another one takes over its range, then the first wakes."""
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Restarts, kills and elections in three-broker clusters while a mirror copies."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """Brokers with odd answers, which end with the test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """A broker that serves a few requests, with answers that no real broker can be made to give."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import socketserver

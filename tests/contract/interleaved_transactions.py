@@ -1,7 +1,5 @@
 """What a copy makes of interleaved transactions, whichever brokers are source and destination."""
 
-from __future__ import annotations
-
 import pytest
 
 from relay_pipelines.local_kafka import LocalCluster

@@ -1,7 +1,5 @@
 """What producers do to a topic-partition, and what its log then holds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

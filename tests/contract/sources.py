@@ -1,7 +1,5 @@
 """The two sources that the contract tests read, and what the reader finds in them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -1,7 +1,5 @@
 """What an audit may rely on of what reads ranges of one cluster, with a real broker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the copy loop may rely on, whichever `BatchSource` brings the batches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import patch

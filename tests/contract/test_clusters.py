@@ -1,7 +1,5 @@
 """What a copy relies on of the cluster that it writes to: a real broker, or one in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A corrupt batch at the source: it is named, and never reaches the destination."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

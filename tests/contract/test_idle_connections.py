@@ -1,7 +1,5 @@
 """A client leaves its connections to the next one of the process, unless they may be broken."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

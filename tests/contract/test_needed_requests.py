@@ -1,7 +1,5 @@
 """Brokers that lack a request, close connections at one, or do not name their cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace

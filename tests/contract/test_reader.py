@@ -1,7 +1,5 @@
 """What the reader of an offset range guarantees, with a real broker and the cluster in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What the reader makes of answers that a sound broker rarely or never gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures for the integration tests: Spark clusters, and a Kafka broker to damage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A broker with authentication, ACLs and every listener, shared by the security tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A Spark driver in a process of its own: `... <pickled Request>` says as JSON what came of it."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """Spark drivers in processes of their own, which run `spark_client`."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

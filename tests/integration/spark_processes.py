@@ -1,7 +1,5 @@
 """Real Spark in separate processes, whose Python has the libraries and not `relay_pipelines`."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sysconfig

@@ -1,7 +1,5 @@
 """Two clusters with authorizers: readers of the source may read the copy, and groups may move."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The Python API: the programs of docs/api.md, run as people would."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real schema registry, Apicurio, on both sides; `make registry` runs it."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections import Counter

@@ -1,7 +1,5 @@
 """An audit passes what was copied, and pinpoints every change at the destination."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The benchmark at a small scale: its inputs are as described and its copies are complete."""
 
-from __future__ import annotations
-
 import sys
 import uuid
 from dataclasses import replace

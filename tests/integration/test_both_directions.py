@@ -1,7 +1,5 @@
 """Two clusters that are both written to, and mirrors within one: no copy is copied again."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """Reading checkpoints back while another task's open transaction hides them."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Sessions with an archive of classes that fits or not: a JVM would warn on stdout, in JSON."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

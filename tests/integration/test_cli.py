@@ -1,7 +1,5 @@
 """The `relay` command against real brokers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

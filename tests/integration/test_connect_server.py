@@ -1,7 +1,5 @@
 """`relay spark`: a Spark Connect server on this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A failed attempt leaves no trace, and one that was overtaken by a newer task commits nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """What is copied: every committed record once, unchanged, and each offset is accounted for."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The Spark data source `relay`: which offsets it reads, in which parts, and as a DataFrame."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

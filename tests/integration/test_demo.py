@@ -1,7 +1,5 @@
 """The demo with fewer events: real clusters, real kills, and no process or file is left."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

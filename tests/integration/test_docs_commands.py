@@ -1,7 +1,5 @@
 """All commands and Python of README.md and docs run, once in the folder that pages share."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

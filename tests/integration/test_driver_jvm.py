@@ -1,7 +1,5 @@
 """The JVM of a session: what it is given, when it ends, what it says, and that of a program."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Expectations over real records: what they find, on both sides, and what cannot disturb them."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

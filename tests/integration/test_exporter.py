@@ -1,7 +1,5 @@
 """`relay exporter` and `relay status --watch` against real brokers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

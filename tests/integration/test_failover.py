@@ -1,7 +1,5 @@
 """Two identical nodes: which one a run reads when one is down, late, or has lost records."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable

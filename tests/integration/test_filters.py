@@ -1,7 +1,5 @@
 """Filters: skipped records are accounted for, and errors name the record."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

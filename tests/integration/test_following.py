@@ -1,7 +1,5 @@
 """The destination follows its source: configuration, new partitions, and deleted topics."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How long commands wait for a cluster that does not answer, and when they do not wait."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

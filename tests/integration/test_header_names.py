@@ -1,7 +1,5 @@
 """Header names that are not UTF-8 are copied as bytes; only code that needs text refuses them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace

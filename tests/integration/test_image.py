@@ -1,7 +1,5 @@
 """The steps of the image and the commands of containers, run here; and Python alone."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """Copies with Kerberos tickets of a real KDC; `make kerberos` runs it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

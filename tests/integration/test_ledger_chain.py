@@ -1,7 +1,5 @@
 """The chain of the ledger on real brokers: retention, tampering, statements."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import threading

@@ -1,7 +1,5 @@
 """The embedded brokers, seen by an independent client."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socketserver

@@ -1,7 +1,5 @@
 """Guards against silent data loss on real brokers: a run stops, or continues when told to."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`relay move` with real brokers: there and back; killed, raced, and passed by writers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """A range that fails does not harm the other ranges of its task."""
 
-from __future__ import annotations
-
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence

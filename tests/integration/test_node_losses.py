@@ -1,7 +1,5 @@
 """Records are lost only if no node of the source has them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Consumer groups of real brokers move to the copy and back, and read everything once."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A transaction left open at the source stops the copy there, and every command reports it."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

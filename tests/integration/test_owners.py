@@ -1,7 +1,5 @@
 """Small ranges share transactions, and each topic-partition has one owner at a time."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`relay check` reports missing permissions, bad certificates and wrong passwords in advance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy

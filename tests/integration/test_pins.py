@@ -1,7 +1,5 @@
 """Several topics pinned to one destination partition are still counted record by record."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Two deployments of one mirror whose filters differ: one decides the records, never both."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every attempt verifies the source position, so a log that was replaced is never copied."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Topic ids, cluster id and leader epochs are those of before: the broker was rest
 the records tell. What a mirror finds so is not copied until a person decides.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

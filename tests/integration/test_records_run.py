@@ -1,7 +1,5 @@
 """Filters, predicates, SQL and pins, from relay.yaml to the destination, through the command."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

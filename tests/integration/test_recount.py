@@ -1,7 +1,5 @@
 """The recount passes a complete window, and reports every deviation from the ledger."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A replay copies a range again: exactly once, wherever it reads, whatever comes in between."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -1,7 +1,5 @@
 """`relay reset` on real brokers: how the copy goes on when the copies are elsewhere, or gone."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints and ledger are lost, or put back: a run stops, and `relay restore` is the way on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

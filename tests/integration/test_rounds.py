@@ -1,7 +1,5 @@
 """`relay run --every` as a subprocess against real brokers."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

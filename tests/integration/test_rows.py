@@ -1,7 +1,5 @@
 """Topics with SQL or a transform are copied through Spark, still exactly once and in order."""
 
-from __future__ import annotations
-
 import sys
 import uuid
 from collections.abc import Iterator, Sequence

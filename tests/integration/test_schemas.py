@@ -1,7 +1,5 @@
 """The command `schemas verify` with real brokers, and records with ids."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No secret appears in output, logs, files or what Dagster stores."""
 
-from __future__ import annotations
-
 import base64
 import os
 import sqlite3

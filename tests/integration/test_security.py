@@ -1,7 +1,5 @@
 """Copies between clusters with authentication: every mechanism, and how refusals are reported."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Topics that relay.yaml names and the source does not list: misspelt, missing or hidden."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Queries to a source: offsets by time, healthy nodes, the age of the oldest uncopied record."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What happens on somebody's Spark cluster: workers leave, executors come and go, drivers die."""
 
-from __future__ import annotations
-
 import json
 import signal
 import urllib.request

@@ -1,7 +1,5 @@
 """The copy as a Spark job in this process."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import time

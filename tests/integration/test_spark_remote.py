@@ -1,7 +1,5 @@
 """The copy on a remote Spark: a standalone cluster, and Spark Connect."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Where a mirror starts: it is fixed once, before its first record, even with several drivers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

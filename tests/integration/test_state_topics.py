@@ -1,7 +1,5 @@
 """The topics of checkpoints and ledger, made beforehand by somebody who did not know how."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

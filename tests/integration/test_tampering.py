@@ -4,8 +4,6 @@ docs/tampering.md shows it. A third of the rows is in the suite; all of them, an
 `make long`. `RELAY_WRITE_PAGES=1` in the environment writes the page again.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A Spark Connect server whose tasks have the wrong Python, or that dies in the middle of a run."""
 
-from __future__ import annotations
-
 import sys
 import venv
 from collections.abc import Iterator

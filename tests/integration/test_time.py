@@ -1,7 +1,5 @@
 """However slowly records come or go, no transaction stays open for long."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 

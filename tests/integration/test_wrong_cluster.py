@@ -1,7 +1,5 @@
 """A broker that advertises another cluster's address, and addresses of two clusters in one list."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The copy on a real YARN with HDFS; `make yarn` runs it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """An environment per test: its own mirror between the clusters of the test run."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path

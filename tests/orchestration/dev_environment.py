@@ -1,7 +1,5 @@
 """A folder in which a real `dagster dev` mirrors a topic between real brokers."""
 
-from __future__ import annotations
-
 import os
 import re
 import uuid

@@ -1,7 +1,5 @@
 """Runs, backfills and checks by the GraphQL requests that the UI sends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A relay.yaml, a Dagster instance and its definitions: ticks and runs in this process."""
 
-from __future__ import annotations
-
 import datetime as dt
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -250,7 +248,7 @@ class InProcessEnvironment:
         return self.instance.get_materialized_partitions(self.asset(topic))
 
     @contextmanager
-    def other_deployment(self) -> Iterator[InProcessEnvironment]:
+    def other_deployment(self) -> Iterator["InProcessEnvironment"]:
         """Another Dagster, with a relay.yaml of its own, that copies the same mirror."""
         folder = self.folder / "other"
         (folder / "dagster").mkdir(parents=True)

@@ -1,7 +1,5 @@
 """Audits in Dagster: the check `audit`, the job `audit`, and what the schedule repeats."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import shlex

@@ -1,7 +1,5 @@
 """The asset checks: what makes them fail, and what they report."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A real `dagster dev` between real brokers, used by GraphQL, killed and wiped."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

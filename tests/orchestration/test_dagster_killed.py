@@ -1,7 +1,5 @@
 """A real `dagster dev` whose sessions, servers and processes end, or are killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

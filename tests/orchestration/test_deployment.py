@@ -1,7 +1,5 @@
 """The containers of deploy/compose.yaml, run as processes, with a PostgreSQL that fails."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Expectations in Dagster: checks of windows, behind copies that they neither undo nor delay."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The jobs `mirror_once` and `backfill_by_date`."""
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """What only looks writes nothing, and needs no permission to write."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

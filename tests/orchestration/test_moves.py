@@ -1,7 +1,5 @@
 """Moves in Dagster: the job `move`, and the gates as checks, by schedule and by button."""
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """The planner sensor; which runs it requests by what ran before: unit/test_run_requests.py."""
 
-from __future__ import annotations
-
 import re
 
 import dagster as dg

@@ -1,7 +1,5 @@
 """A Dagster project of a user's own, made with `dg`, with the package as installed from a wheel."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Sessions in this process: they copy, pause, hand over, and end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A short soak, and its judge: what it finds in the copy of a topic that was recreated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Windows from the first tick to the recount: copies, retries, takeovers and errors."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -1,7 +1,5 @@
 """Hypothesis profiles, `quick` by default and `exhaustive`; and a mirror in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Filters that raise."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """What an audit says of topic-partitions that retention or somebody else has cut."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import asdict, replace
 from pathlib import Path

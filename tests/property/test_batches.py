@@ -1,7 +1,5 @@
 """What holds for every record batch: its header, cut fetch responses, runs of small batches."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 

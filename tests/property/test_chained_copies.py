@@ -1,7 +1,5 @@
 """Copies link their ledger entries whatever was there before: nothing, a gap, or a loss."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace

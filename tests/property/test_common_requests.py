@@ -1,7 +1,5 @@
 """Requests for many ranges: one that fails, or that others answer late, harms no neighbour."""
 
-from __future__ import annotations
-
 import struct
 import uuid
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Random mirrors between three clusters: no record returns, and nothing else is refused."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Two topics in one task, with failures at any request and response: their records never mix."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace

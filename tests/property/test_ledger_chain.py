@@ -1,7 +1,5 @@
 """A chain of ledger entries shows what was done to it, and where."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """The commands ledger and attest, with clusters in memory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

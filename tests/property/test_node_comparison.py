@@ -1,7 +1,5 @@
 """Two nodes of a compacted topic, cleaned at different times, are never told apart."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rare failures, reproduced in memory: commits, counts and error messages stay right."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

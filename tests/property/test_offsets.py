@@ -1,7 +1,5 @@
 """From each offset of small nasty topics, consumers go on at the other side, nothing is twice."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

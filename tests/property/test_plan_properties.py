@@ -1,7 +1,5 @@
 """What holds for every plan: of windows, of tasks, of ACLs, and for ranges that are looked up."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What holds for every record: it survives encoding and decoding, and its digest is unique."""
 
-from __future__ import annotations
-
 import random
 import struct
 from dataclasses import dataclass

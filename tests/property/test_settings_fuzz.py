@@ -1,7 +1,5 @@
 """relay.yaml, damaged in every way: it loads, or is refused in lines without secrets."""
 
-from __future__ import annotations
-
 import copy
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One of ten ranges that share a transaction fails: the others are copied, and say the truth."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

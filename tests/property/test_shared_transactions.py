@@ -1,7 +1,5 @@
 """Ten topics in one transaction, with failures, other runs and zombies at any request."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress

@@ -1,7 +1,5 @@
 """Statements: what they say, and what they show of a destination later."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """What a look at a cluster asks and reads is what kafka-python writes and reads."""
 
-from __future__ import annotations
-
 import uuid
 from functools import partial
 from typing import Any

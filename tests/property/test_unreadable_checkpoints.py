@@ -1,7 +1,5 @@
 """A guard closes for what a checkpoint that it cannot read may concern, and for nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """ACLs, as an administrator grants them and takes them back with an independent client."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from confluent_kafka import KafkaError

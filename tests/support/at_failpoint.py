@@ -1,7 +1,5 @@
 """Lets something happen when a copy passes a failpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

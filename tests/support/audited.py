@@ -1,7 +1,5 @@
 """Three chunks of a topic-partition, and the audit of them, for tests of what is made of it."""
 
-from __future__ import annotations
-
 from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.comparison import ComparedChunk, Comparison, Difference, ShownRecord

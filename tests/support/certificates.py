@@ -1,7 +1,5 @@
 """PEM certificates for TLS listeners and for one client, signed by a new authority."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every user of a machine can see of this process's children: their command lines."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Runs the `relay` command and writes its configuration files."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Compacted topics, and a broker that cleans them many times a second."""
 
-from __future__ import annotations
-
 import time
 import uuid
 

@@ -1,7 +1,5 @@
 """Configuration files for tests: the shortest one, with changes, and how a bad one is refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A worker of Kafka Connect with a sink that appends each record's value to a file."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What an independent client commits for a consumer group, and has committed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """A topic-partition of which ten records were copied in this process, and what is done to it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

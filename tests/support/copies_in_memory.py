@@ -1,7 +1,5 @@
 """Copies between clusters in memory: batches of numbered records, jobs, and what was committed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Reads topics of a mirror with the Spark data source, with Spark and without."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

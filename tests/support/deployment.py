@@ -4,8 +4,6 @@ There is no Docker here: paths of the image become paths below a folder, names o
 127.0.0.1, and ports become free ones. The rest of a command is run as it is written.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

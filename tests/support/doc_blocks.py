@@ -1,7 +1,5 @@
 """The code blocks of README.md and docs, for the tests that run and check them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

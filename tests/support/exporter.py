@@ -1,7 +1,5 @@
 """A running relay exporter, and what it serves."""
 
-from __future__ import annotations
-
 import subprocess
 import urllib.error
 import urllib.request

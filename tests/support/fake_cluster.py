@@ -4,8 +4,6 @@ The client sends and receives real bytes. The cluster keeps logs, transactions w
 timeouts, and producer epochs that fence. It has one broker, and topics of one partition.
 """
 
-from __future__ import annotations
-
 import struct
 import uuid
 from collections import deque

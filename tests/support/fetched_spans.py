@@ -1,7 +1,5 @@
 """Batches as the reader of a log hands them out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from crc32c import crc32c

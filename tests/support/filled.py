@@ -1,7 +1,5 @@
 """Fake clusters with records that all differ, a clock that does not wait, and chains of entries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from relay_pipelines.ledger import checkpoint, ledger_topic

@@ -1,7 +1,5 @@
 """What an audit compares, and the lines of what it has found, without the topic-partition."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from relay_pipelines.audit import spark_job

@@ -1,7 +1,5 @@
 """HDFS and YARN on 127.0.0.1, one node, each daemon a process, with classes from Maven Central."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Header names that are not UTF-8, through kafka-python: confluent_kafka does not support them."""
 
-from __future__ import annotations
-
 from kafka import KafkaProducer
 from kafka.record.default_records import DefaultRecordBatch
 

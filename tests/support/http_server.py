@@ -1,7 +1,5 @@
 """An HTTP server in this process, which says whatever a test wants."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Kafka through confluent_kafka, which shares no code with the package: an independent witness."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping

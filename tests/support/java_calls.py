@@ -1,7 +1,5 @@
 """Which methods a compiled Java class calls."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple

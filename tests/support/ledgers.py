@@ -1,7 +1,5 @@
 """A mirror's ledger, as the package reads it."""
 
-from __future__ import annotations
-
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import LedgerReader, by_time
 from relay_pipelines.model import Cluster, LedgerEntry

@@ -1,7 +1,5 @@
 """The record of a move without brokers: a commit of a writer that was fenced is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Members of groups that move between two clusters, and the records that come meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

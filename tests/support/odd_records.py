@@ -1,7 +1,5 @@
 """Records of every kind that a broker accepts, and the codecs of their batches."""
 
-from __future__ import annotations
-
 from tests.support.independent import CREATE_TIME, Record
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

@@ -1,7 +1,5 @@
 """One broker of a Kafka release before 4.0 and its ZooKeeper, for tests of supported versions."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a driver and its tasks do, in this process: take a snapshot, and copy what it plans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """A PostgreSQL server for Dagster on 127.0.0.1, from Maven Central, to be killed and started."""
 
-from __future__ import annotations
-
 import ctypes
 import io
 import os

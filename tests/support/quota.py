@@ -1,7 +1,5 @@
 """Client quotas of brokers, set and awaited by Kafka's own requests."""
 
-from __future__ import annotations
-
 from kafka.protocol.admin import AlterClientQuotasRequest as Alter
 from kafka.protocol.admin import DescribeClientQuotasRequest as Describe
 

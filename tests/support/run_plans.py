@@ -1,7 +1,5 @@
 """Run plans built without clusters, for tests of what a run displays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from relay_pipelines.model import Cluster

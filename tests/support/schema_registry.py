@@ -1,7 +1,5 @@
 """A fake schema registry, which answers reads as Confluent's does; it parses no schema."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading
@@ -41,7 +39,7 @@ class FakeRegistry:
         content = {"schema": text, **more}
         self.subjects.setdefault(subject, {})[number] = Stored(schema_id, content, deleted)
 
-    def take(self, other: FakeRegistry) -> None:
+    def take(self, other: "FakeRegistry") -> None:
         """Store what another registry has, and nothing else."""
         self.subjects = {name: dict(some) for name, some in other.subjects.items()}
 

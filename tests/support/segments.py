@@ -1,7 +1,5 @@
 """Log segments of a stopped broker, by Kafka's protocol guide; no code is the package's."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from collections.abc import Callable, Iterator
@@ -58,13 +56,13 @@ class LogBatch:
     def offset(self, record: LogRecord) -> int:
         return self.base_offset + record.offset_delta
 
-    def compressed(self) -> LogBatch:
+    def compressed(self) -> "LogBatch":
         """The same records with gzip."""
         body = gzip.compress(b"".join(map(_encoded, self.records)))
         attributes = self.attributes & ~_CODEC | _GZIP
         return replace(self, attributes=attributes, records=(), count=len(self.records), body=body)
 
-    def decompressed(self) -> LogBatch:
+    def decompressed(self) -> "LogBatch":
         """The same records without zstd, with which the mirrors' state may be compressed."""
         if self.attributes & _CODEC != _ZSTD:
             return self

@@ -1,7 +1,5 @@
 """Clocks of tests: one that only advances by sleeping, and one that bears little of it."""
 
-from __future__ import annotations
-
 from relay_pipelines.protocol.clock import SystemClock
 
 

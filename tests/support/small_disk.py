@@ -1,7 +1,5 @@
 """A filesystem of a few megabytes, to be filled to its last byte. Only root can mount it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A member of a group of Kafka Streams (KIP-1071), which no client here has; version 0."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Tables of test cases: each row begins with its title, and some are for `make long`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ten topics that share a transaction: their ranges, and what a task makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

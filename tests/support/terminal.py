@@ -1,7 +1,5 @@
 """Runs the relay command in a terminal of its own."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -14,7 +12,7 @@ from pathlib import Path
 from tests.support.commands import RELAY, environment
 
 
-def in_a_terminal(config: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], Terminal]:
+def in_a_terminal(config: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], "Terminal"]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(

@@ -1,7 +1,5 @@
 """A local OAuth token endpoint that issues tokens for Kafka's unsecured validator to one client."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

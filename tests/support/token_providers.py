@@ -1,7 +1,5 @@
 """Token providers as users write them: right ones, and all kinds of wrong ones."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Stops a Spark worker in the middle of a chunk."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +22,7 @@ class Trap:
         return f"mid_chunk=SIGSTOP@1:{self.token}"
 
     @classmethod
-    def unset(cls, folder: Path) -> Trap:
+    def unset(cls, folder: Path) -> "Trap":
         token = folder / "trap"
         token.touch()
         return cls(token)

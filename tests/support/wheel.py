@@ -1,7 +1,5 @@
 """The wheel as users install it: built, and unpacked into a folder that is put on PYTHONPATH."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

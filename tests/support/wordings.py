@@ -4,8 +4,6 @@ A test asserts what a program must know, such as the place of a mistake. The wor
 `--update-wordings` writes those of the tests that run, without xdist, and `git diff` shows them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _INDENT = "    "

@@ -1,7 +1,5 @@
 """A mirror of one topic in memory, whose copies and ledger a test may change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace

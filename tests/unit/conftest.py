@@ -1,7 +1,5 @@
 """Fixtures of several unit tests."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The alerts that people copy: once for each failed run, and for each check on a change."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

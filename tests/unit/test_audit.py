@@ -1,7 +1,5 @@
 """What an audit compares and counts, what it reports of it, and what retention explains."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The check `audit`: what it says of an audit, and what it gives as metadata."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shlex
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The report of an audit: in a terminal, as JSON, metrics and HTML; mistakes in its options."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io

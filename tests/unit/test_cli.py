@@ -1,7 +1,5 @@
 """The command line, without connecting to a cluster."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

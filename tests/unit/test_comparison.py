@@ -1,7 +1,5 @@
 """Both sides of a chunk: as bytes, record by record, or, where compacted, key by key."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

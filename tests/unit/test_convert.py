@@ -1,7 +1,5 @@
 """`relay convert`: the properties of MirrorMaker 2 become a relay.yaml that loads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an audit looks at, and coverage by the ledger: what became of every source offset."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The dashboards and alerts: real promtool, and names and labels that the metrics have."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

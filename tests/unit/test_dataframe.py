@@ -1,7 +1,5 @@
 """What the data source `relay` decides without a cluster: options, cuts, offsets of a stream."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from types import SimpleNamespace

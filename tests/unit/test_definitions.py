@@ -1,7 +1,5 @@
 """The Dagster definitions of a relay.yaml: all names, without connecting to a cluster."""
 
-from __future__ import annotations
-
 import gc
 import re
 import socket

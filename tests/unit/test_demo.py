@@ -1,7 +1,5 @@
 """The demo: its proof can fail, its tables fit, and it touches nothing of the user's."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The files in deploy/: what can be said about them without Docker and Kubernetes."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The documentation builds, is complete, and its examples are valid."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

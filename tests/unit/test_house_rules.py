@@ -1,7 +1,5 @@
 """Linter, formatter, type checker and import rules, each as a test."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

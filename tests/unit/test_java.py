@@ -1,7 +1,5 @@
 """Which Java runs brokers and Spark, and by which command a driver's JVM starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

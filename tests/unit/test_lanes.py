@@ -1,7 +1,5 @@
 """Lanes: which topics are copied together, and the catalog that keeps them together."""
 
-from __future__ import annotations
-
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What is refused, or lost, is held back for every look, whoever takes it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """The metrics: what a run counts, and how it is served."""
 
-from __future__ import annotations
-
 import socket
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """What the exporter makes of a look at a mirror's clusters, without clusters."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a rehearsal says of what it has seen, and who passes a fence."""
 
-from __future__ import annotations
-
 import re
 from contextlib import nullcontext
 from dataclasses import replace

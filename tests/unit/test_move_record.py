@@ -1,7 +1,5 @@
 """The record of a move, and the mirror of its way back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock

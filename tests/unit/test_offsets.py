@@ -1,7 +1,5 @@
 """Every position of a consumer has an answer that is true, and files with positions are read."""
 
-from __future__ import annotations
-
 import csv
 import io
 import threading

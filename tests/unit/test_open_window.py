@@ -1,7 +1,5 @@
 """What a run leaves to the next one: an open window, and topics that rest."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import replace

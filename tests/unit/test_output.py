@@ -1,7 +1,5 @@
 """What users see: numbers, lines and bars, tables as views of documents, a watched mirror."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

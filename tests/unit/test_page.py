@@ -1,7 +1,5 @@
 """The page of a mirror, without clusters: its states, what is held back, and how it reads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which ACLs the destination gets, as tables."""
 
-from __future__ import annotations
-
 from relay_pipelines.model import Acl, Operation, Permission
 from relay_pipelines.plan.acl_decisions import State, first_acls, plan_acls
 from tests.support.tables import titled

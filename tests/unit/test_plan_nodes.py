@@ -1,7 +1,5 @@
 """Which node is read, as tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

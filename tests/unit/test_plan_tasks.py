@@ -1,7 +1,5 @@
 """How ranges are packed into tasks, and under which transactional id each is copied."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which topics are copied, and their names, as tables."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From positions and a backlog to windows, as tables."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 from dataclasses import replace

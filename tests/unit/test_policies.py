@@ -1,7 +1,5 @@
 """Which configuration decides a topic's records, as values."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Secrets are kept out of messages, and out of the command lines of Spark."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a replay is asked for: its id, its mirror, and what is refused without a cluster."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How long operations are retried, how long they wait, and for which part of a request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace

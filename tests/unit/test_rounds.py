@@ -1,7 +1,5 @@
 """Runs that go on: rounds and what lasts, signals, and a relay.yaml that changes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

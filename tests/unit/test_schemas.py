@@ -1,7 +1,5 @@
 """Whether ids mean the same at two registries."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import Counter

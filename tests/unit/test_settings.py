@@ -1,7 +1,5 @@
 """relay.yaml: what its keys become, and their defaults."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """relay.yaml: addresses and security of clusters, whose secrets never show."""
 
-from __future__ import annotations
-
 import traceback
 from typing import Any
 

@@ -1,7 +1,5 @@
 """relay.example.yaml, where users start."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from types import UnionType

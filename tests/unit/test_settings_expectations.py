@@ -1,7 +1,5 @@
 """The key `expectations`, and the suites that it becomes."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """relay.yaml as a file: YAML, `${ENV_VAR}` and `${file:path}`."""
 
-from __future__ import annotations
-
 import pickle
 from operator import attrgetter
 from pathlib import Path

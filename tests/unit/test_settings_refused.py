@@ -1,7 +1,5 @@
 """relay.yaml: what is refused (refused.yaml has the cases), and in which words (wordings.txt)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a snapshot costs and holds, and what is written before a copy."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import gc

@@ -1,7 +1,5 @@
 """A soak: what counts as growth, what fails it, its page and its picture."""
 
-from __future__ import annotations
-
 import random
 import xml.etree.ElementTree as ET
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the planner reports of source topics: rarely, and never of many at once."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What of Spark needs no Spark: refusals before its start, jobs that fail, outcomes."""
 
-from __future__ import annotations
-
 import sys
 import zipfile
 from importlib import import_module

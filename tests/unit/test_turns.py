@@ -1,7 +1,5 @@
 """Who copies a lane: sessions, their successors, and runs of people."""
 
-from __future__ import annotations
-
 import queue
 import sqlite3
 import threading

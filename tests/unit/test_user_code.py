@@ -1,7 +1,5 @@
 """What a run reads of the user's files, and token providers: where found, how called."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import uuid

@@ -1,7 +1,5 @@
 """What the wheel holds: everything that people need who have no checkout."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The metadata of a topic's window, and the lines of a run's log: numbers with their units."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

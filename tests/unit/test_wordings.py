@@ -1,7 +1,5 @@
 """The file of wordings, and what keeps it."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -7,8 +7,6 @@ no copy was copied, and members of each group have processed every record once. 
 one at any time, it still says what it has found, and the next one has another seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

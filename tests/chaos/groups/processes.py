@@ -1,7 +1,5 @@
 """What is killed: processes that copy, move a group, and follow others."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Two clusters that are mirrored to each other, each under a prefix, and what belongs to a side."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Groups move between two clusters that are mirrored to each other, while what copies is killed."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading

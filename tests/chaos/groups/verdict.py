@@ -1,7 +1,5 @@
 """What is true at the end of a storm, as clients see it that share no code with the copy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

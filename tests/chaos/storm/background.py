@@ -1,7 +1,5 @@
 """Work on a background thread while the mirror runs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import TracebackType

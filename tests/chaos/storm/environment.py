@@ -1,7 +1,5 @@
 """The clusters of a chaos run, and their records as an independent client reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Injects the faults of a scenario into brokers and ends them again."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

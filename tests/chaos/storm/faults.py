@@ -1,7 +1,5 @@
 """The faults of a chaos run, drawn from a seed, so that a run can be repeated."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs a mirror in a loop, like repeated `relay run --stop-at-end`, also after failed runs."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence

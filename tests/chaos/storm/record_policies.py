@@ -3,8 +3,6 @@
 Tasks import this module, so it is small.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The report of a chaos run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

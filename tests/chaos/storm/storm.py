@@ -1,7 +1,5 @@
 """A chaos run, from the start of the brokers to the report."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Runs tasks in their own processes without Spark, and kills each during its copy."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import random

@@ -1,7 +1,5 @@
 """Writes transactions to both nodes; some stay open for a while, some are aborted."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Compares the records of source and destination with pure functions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Kills Python workers of Spark during a run."""
 
-from __future__ import annotations
-
 import random
 
 import psutil

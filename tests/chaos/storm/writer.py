@@ -1,7 +1,5 @@
 """Writes the same records in the same order to both nodes, so that offsets are equal."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections import Counter

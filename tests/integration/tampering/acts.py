@@ -1,7 +1,5 @@
 """What the rows of the tamper matrix do: each function returns an action or an edit of a log."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The letters are those of `tamperings`; no row has a D. N: a column says what it could not verify.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Writes docs/tampering.md, and the lines that stand behind it, from what was measured."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Every row has a topic of its own, which is copied in three rounds of ten records
 rows are damaged together, and measured together: an audit of one mirror has all of their cells.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ D: exit code 4. R: refused, with exit code 2. A dot: it passes; only a signature
 it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ window check. D: a difference is found. N: the column says that it could not ver
 passes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from relay_pipelines.ledger import checkpoint, ledger_topic

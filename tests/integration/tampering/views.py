@@ -1,7 +1,5 @@
 """What can be seen of a mirror: one function per column of the tamper matrix."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ class Cell:
     state: str = NOTHING
     lines: tuple[str, ...] = ()
 
-    def __add__(self, other: Cell) -> Cell:
+    def __add__(self, other: "Cell") -> "Cell":
         worst = max(self.state, other.state, key=_WORST.index)
         lines = [each.lines for each in (self, other) if each.state == worst]
         return Cell(worst, tuple(dict.fromkeys(line for some in lines for line in some)))

@@ -7,8 +7,6 @@ The daemon kills itself with SIGKILL during a tick, once, at the point that RELA
 `<point>:<token file>`.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

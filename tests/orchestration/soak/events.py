@@ -4,8 +4,6 @@ Each function lets one happen, waits until the mirror and its pages say so, ends
 all is as before. It returns what was seen. An `AssertionError` says what was not seen in time.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import shutil

@@ -1,7 +1,5 @@
 """What strikes in a soak, drawn from a seed; and the faults: what is killed or frozen."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from enum import StrEnum

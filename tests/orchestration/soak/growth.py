@@ -1,7 +1,5 @@
 """How fast a measured series grows, and whether that is within its limit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum

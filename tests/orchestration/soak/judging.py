@@ -1,7 +1,5 @@
 """What is wrong at the end of a soak: with the copies, the ledger, or what Dagster left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """The series of a soak and their limits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Keeps `dagster dev` running."""
 
-from __future__ import annotations
-
 import time
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path

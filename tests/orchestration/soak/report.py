@@ -1,7 +1,5 @@
 """What a soak has measured, and what of it is not as it should be."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Measures the processes and files of a deployment: memory, handles, threads, sizes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

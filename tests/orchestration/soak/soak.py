@@ -1,7 +1,5 @@
 """A soak: `dagster dev` mirrors topics in windows of 10 s while all kinds of things happen."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import ExitStack

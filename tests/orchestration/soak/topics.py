@@ -1,7 +1,5 @@
 """The topics of a soak: what a writer adds to them, and what their copies must be."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
