@@ -118,7 +118,7 @@ _PATHS = {
     "Filter and change records": "records",
     "Kafka versions": "versions",
     "Move consumers": "offsets",
-    "Restore after a disaster": "how-to/restore",
+    "Back up and restore": "how-to/restore",
     "Secure connections": "security",
 }
 """Title of a page that a message names -> its path in the documentation, besides the runbooks."""

@@ -74,7 +74,7 @@ def run_restore(invocation: Invocation, mirror_name: str | None, *, execute: boo
             if each.act is Act.REFUSED:
                 error = TamperedError(
                     f"{each.act}: {each.why}",
-                    remedy=f"{REMEDY}; {page('Restore after a disaster')} says what to do then",
+                    remedy=f"{REMEDY}; {page('Back up and restore')} says what to do then",
                     topic_partition=each.source,
                 )
                 invocation.fail(error, each.name)
