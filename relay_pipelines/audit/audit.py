@@ -17,7 +17,6 @@ from relay_pipelines.audit.comparison import ComparedChunk, Comparison
 from relay_pipelines.audit.coverage import (
     CoverageMap,
     OffsetKind,
-    Selected,
     coverage,
     last_history,
     select,
@@ -384,18 +383,18 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     job = AuditJob(sides.name, (), destination, sides.options)
     audit = Audit(sides.name, request, job, {})
     others = (broken | without_chunks).difference(each.topic_partition for each in selected)
-    nothing = [Selected(OffsetRange(tp, 0, 0), (), 0) for tp in sorted(others)]
+    nothing = [coverage(OffsetRange(tp, 0, 0), (), 0) for tp in sorted(others)]
     for each in [*selected, *nothing]:
         tp = each.topic_partition
         checkpoint = ledger.checkpoints.get(tp)
         audit.partitions[tp] = PartitionAudit(
-            coverage(each.range, each.entries, each.copied_to),
+            each,
             ledger.chains[tp],
             level,
             _destination(each.entries),
             lost=there.lost(_topics_of_copies(each, checkpoint)),
             replaced=there.replaced(checkpoint),
-            policies=stretches(each.copied),
+            policies=stretches(each.chunks),
         )
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if not reads:
@@ -467,7 +466,7 @@ def _select(
     ledger: VerifiedLedger,
     broken: Collection[TopicPartition],
     without_chunks: Collection[TopicPartition],
-) -> list[Selected]:
+) -> list[CoverageMap]:
     """Return the ranges to audit; none if the ledger has none, and says why.
 
     Args:
@@ -489,12 +488,12 @@ def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
     return written[-1] if written else None
 
 
-def _topics_of_copies(selected: Selected, checkpoint: Checkpoint | None) -> set[str]:
+def _topics_of_copies(selected: CoverageMap, checkpoint: Checkpoint | None) -> set[str]:
     """Return the topics with copies of a range, and the one that has the newest copies."""
     newest = _destination(selected.entries)
     if not selected.entries and checkpoint and checkpoint.copies:
         newest = checkpoint.copies.topic_partition
-    topics = {entry.destination.topic_partition.topic for entry in selected.copied if entry.records}
+    topics = {entry.destination.topic_partition.topic for entry in selected.chunks if entry.records}
     return topics | ({newest.topic} if newest else set())
 
 
@@ -505,18 +504,18 @@ def _claims(ledger: VerifiedLedger, source_configs: Configs) -> Claims:
     return Claims(ledger.mirror, ledger.entries, accounted, source_configs)
 
 
-def _plan_recount(audit: Audit, selected: Sequence[Selected], claims: Claims) -> None:
+def _plan_recount(audit: Audit, selected: Sequence[CoverageMap], claims: Claims) -> None:
     """Find the parts to count at the destination."""
     for each in selected:
         offsets = replace(each.range, end=each.copied_to)
-        parts = claims.parts(offsets, each.copied, _PART_BYTES)
+        parts = claims.parts(offsets, each.chunks, _PART_BYTES)
         audit.partitions[each.topic_partition].parts += parts
 
 
 def _plan_uncopied(
     audit: Audit,
     selection: Selection,
-    selected: Sequence[Selected],
+    selected: Sequence[CoverageMap],
     ledger: VerifiedLedger,
     claims: Claims,
 ) -> None:
@@ -566,11 +565,11 @@ class _Planning:
     followed: Configs
     shared: Container[TopicPartition]
 
-    def plan(self, selected: Selected) -> None:
+    def plan(self, selected: CoverageMap) -> None:
         """Plan one topic-partition."""
         partition_audit = self.audit.partitions[selected.topic_partition]
         copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-        for entry in selected.copied:
+        for entry in selected.chunks:
             copied[entry.destination.topic_partition].append(entry)
         rules, chunks = [], []
         for to, entries in copied.items():
@@ -582,7 +581,7 @@ class _Planning:
         partition_audit.chunks = _sampled(self.audit, chunks)
 
     def _compared(
-        self, selected: Selected, to: TopicPartition, entries: Sequence[LedgerEntry]
+        self, selected: CoverageMap, to: TopicPartition, entries: Sequence[LedgerEntry]
     ) -> tuple[str, list[ComparedChunk], Counter[str]]:
         """Return the rule for the copies in one destination topic-partition, and their chunks.
 
@@ -689,7 +688,7 @@ def _chunk(
 
 
 def _compacted(
-    topic: Selected,
+    topic: CoverageMap,
     destination: TopicPartition,
     compacted: tuple[bool, bool],
     policies: CleanupPolicies,

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import pairwise
 
 from relay_pipelines.audit.request import Selection
 from relay_pipelines.errors import ConfigError
@@ -53,20 +52,39 @@ class CoverageMap:
 
     Args:
         range: the source offsets that were asked for.
+        entries: the ledger entries of the history of its topic-partition, in the order of commits.
+        copied_to: the source offset up to which there must be entries.
+        covering: those entries that cover the range, in the order of their source offsets.
         stretches: in order, without a gap between them. The first and the last may reach beyond the
             range, because chunks do.
         duplicated: source offsets that more than one entry has.
         unbalanced: entries whose records and skipped offsets are not as many as their offsets.
         disordered: entries whose copies do not lie after those of the entry before them.
-        gaps: accepted losses within the range.
     """
 
     range: OffsetRange
+    entries: tuple[LedgerEntry, ...] = ()
+    copied_to: int = 0
+    covering: tuple[LedgerEntry, ...] = ()
     stretches: tuple[Stretch, ...] = ()
     duplicated: tuple[OffsetRange, ...] = ()
     unbalanced: tuple[OffsetRange, ...] = ()
     disordered: tuple[OffsetRange, ...] = ()
-    gaps: tuple[str, ...] = field(default=())
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Of the source."""
+        return self.range.topic_partition
+
+    @property
+    def chunks(self) -> list[LedgerEntry]:
+        """The entries of chunks, not of losses, that cover the range, in the order of offsets."""
+        return [entry for entry in self.covering if not entry.gap]
+
+    @property
+    def gaps(self) -> list[str]:
+        """Accepted losses within the range."""
+        return [entry.gap for entry in self.covering if entry.gap]
 
     @property
     def counts(self) -> Counter[str]:
@@ -155,14 +173,16 @@ def coverage(
         copied_to: the source offset up to which entries must exist: the checkpoint, as it was
             before the entries were read.
     """
-    tp = offset_range.topic_partition
+    tp, history = offset_range.topic_partition, tuple(entries)
     ours = sorted(
-        (entry for entry in entries if entry.source.overlaps(offset_range)),
+        (entry for entry in history if entry.source.overlaps(offset_range)),
         key=lambda entry: entry.source,
     )
     stretches: list[Stretch] = []
     duplicated: list[OffsetRange] = []
-    position = offset_range.start
+    unbalanced: list[OffsetRange] = []
+    disordered: list[OffsetRange] = []
+    position, ends = offset_range.start, dict[TopicPartition, int]()
     for entry in ours:
         start, end = entry.source.start, entry.source.end
         if start > position:
@@ -172,18 +192,23 @@ def coverage(
         if end > position or not stretches:
             stretches.append(Stretch(start, end, _counts(entry)))
         position = max(position, end)
-    known = min(offset_range.end, max(position, copied_to))
-    if known > position:
-        stretches.append(_without_entry(position, known, OffsetKind.MISSING))
-    if offset_range.end > known and offset_range.end > position:
-        stretches.append(_without_entry(max(known, position), offset_range.end, OffsetKind.NOT_YET))
+        if not _is_balanced(entry):
+            unbalanced.append(entry.source)
+        if entry.records:
+            copies = entry.destination
+            if copies.start < ends.get(copies.topic_partition, copies.start):
+                disordered.append(entry.source)
+            ends[copies.topic_partition] = copies.end
+    for end, kind in (
+        (min(offset_range.end, copied_to), OffsetKind.MISSING),
+        (offset_range.end, OffsetKind.NOT_YET),
+    ):
+        if end > position:
+            stretches.append(_without_entry(position, end, kind))
+            position = end
     return CoverageMap(
-        offset_range,
-        tuple(stretches),
-        tuple(duplicated),
-        tuple(entry.source for entry in ours if not _is_balanced(entry)),
-        tuple(_disordered(ours)),
-        tuple(entry.gap for entry in ours if entry.gap),
+        *(offset_range, history, copied_to, tuple(ours), tuple(stretches)),
+        *(tuple(duplicated), tuple(unbalanced), tuple(disordered)),
     )
 
 
@@ -220,20 +245,6 @@ def _is_balanced(entry: LedgerEntry) -> bool:
     )
 
 
-def _disordered(entries: Iterable[LedgerEntry]) -> list[OffsetRange]:
-    """Return the source ranges of entries that were not written after the one before them."""
-    placed: dict[TopicPartition, list[LedgerEntry]] = {}
-    for entry in entries:
-        if entry.records:
-            placed.setdefault(entry.destination.topic_partition, []).append(entry)
-    return [
-        after.source
-        for ledger_entries in placed.values()
-        for before, after in pairwise(ledger_entries)
-        if after.destination.start < before.destination.end
-    ]
-
-
 def _shown(ranges: Sequence[OffsetRange]) -> str:
     more = len(ranges) - _SHOWN
     shown = ", ".join(
@@ -242,40 +253,12 @@ def _shown(ranges: Sequence[OffsetRange]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """One topic-partition to audit.
-
-    Args:
-        range: the source offsets.
-        entries: the ledger entries of its last history, in the order of their commits.
-        copied_to: the source offset up to which there must be entries.
-    """
-
-    range: OffsetRange
-    entries: tuple[LedgerEntry, ...]
-    copied_to: int
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Of the source."""
-        return self.range.topic_partition
-
-    @property
-    def copied(self) -> list[LedgerEntry]:
-        """The entries of chunks, not of losses, that cover the range, in the order of offsets."""
-        ours = (
-            entry for entry in self.entries if entry.source.overlaps(self.range) and not entry.gap
-        )
-        return sorted(ours, key=lambda entry: entry.source)
-
-
 def select(
     selection: Selection,
     entries: Sequence[LedgerEntry],
     copied_to: Mapping[TopicPartition, int],
-) -> list[Selected]:
-    """Return the ranges to audit, in order; none is empty.
+) -> list[CoverageMap]:
+    """Return what the ledger says about the ranges to audit, in order; none is empty.
 
     Args:
         entries: what the ledger has of a mirror, in the order of commits.
@@ -297,7 +280,7 @@ def select(
         end = max(copied_to.get(tp, 0), *(entry.source.end for entry in covered))
         offset_range = _range(selection, tp, covered, end)
         if len(offset_range):
-            topics.append(Selected(offset_range, tuple(history), min(end, offset_range.end)))
+            topics.append(coverage(offset_range, history, min(end, offset_range.end)))
     if not topics:
         raise ConfigError(
             "the ledger has no copies in what is to be audited",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -28,17 +28,6 @@ COLORS = {
     OffsetKind.NOT_YET: "#eeeeee",
     OffsetKind.MISSING: "#000000",
 }
-
-
-class Bar(NamedTuple):
-    """A rectangle of the picture: the share of one kind in a stretch of offsets."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    color: str
-    title: str
 
 
 def page(audits: Sequence[Audit], now_ms: int) -> str:
@@ -71,7 +60,7 @@ def page(audits: Sequence[Audit], now_ms: int) -> str:
     )
 
 
-def bars(stretches: Sequence[Stretch]) -> Iterator[Bar]:
+def bars(stretches: Sequence[Stretch]) -> Iterator[dict[str, Any]]:
     """Yield the picture of a coverage map: offsets from left to right, shares from the bottom up.
 
     An entry says how many offsets it skipped, not which, so its kinds are stacked.
@@ -89,7 +78,9 @@ def bars(stretches: Sequence[Stretch]) -> Iterator[Bar]:
                 bottom -= height
                 title = f"[{stretch.start}, {stretch.end}): {count(number)} {_name(kind)}"
                 width = (stretch.end - stretch.start) * scale
-                yield Bar((stretch.start - first) * scale, bottom, width, height, color, title)
+                place = {"x": (stretch.start - first) * scale, "y": bottom}
+                size = {"width": width, "height": height}
+                yield {**place, **size, "color": color, "title": title}
 
 
 def mark(partition_audit: PartitionAudit) -> float | None:

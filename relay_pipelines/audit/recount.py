@@ -67,8 +67,6 @@ class Recount:
     Args:
         counts: of its parts, in order.
         coverage: of the range by the ledger; None if the caller judges it.
-        entries: that cover the range, in the order of their source offsets; empty if the caller
-            knows them.
         forged: ledger entries of the range that no checkpoint leads to; they count for nothing.
         replaced: that the last copies were in another topic than today's; empty if they were not.
         gaps: accepted losses just before the range or within it, or after which no run copies what
@@ -78,7 +76,6 @@ class Recount:
     range: OffsetRange
     counts: Sequence[DestinationCount] = ()
     coverage: CoverageMap | None = None
-    entries: Sequence[LedgerEntry] = ()
     forged: int = 0
     replaced: str = ""
     gaps: list[str] = field(default_factory=list)
@@ -87,6 +84,11 @@ class Recount:
     def tally(self) -> Tally:
         """What became of its records."""
         return total(count.tally for count in self.counts)
+
+    @property
+    def entries(self) -> Sequence[LedgerEntry]:
+        """Those that cover the range, in the order of offsets; none if the caller judges it."""
+        return () if self.coverage is None else self.coverage.covering
 
     @property
     def records(self) -> int:

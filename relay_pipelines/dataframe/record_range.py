@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from relay_pipelines.copy.columns import ColumnBuilder, is_log_append_time, records_in
 from relay_pipelines.errors import SourceError
 from relay_pipelines.garbage import garbage_collection_paused
-from relay_pipelines.ledger.accounted import ChunkCopies, OwnBatches
+from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.reader import read
@@ -86,9 +86,9 @@ def read_range(partition: Range, columns: Sequence[str]) -> Iterator[pa.RecordBa
         garbage_collection_paused(),
         ClusterClient(partition.cluster, SourceError, purpose="frame") as client,
     ):
-        own = None if partition.chunks is None else OwnBatches(partition.chunks)
+        own = None if partition.chunks is None else own_batches(partition.chunks)
         for spans in read(client, partition.wanted, _FETCH_BYTES):
-            for span in spans if own is None else filter(own.include, spans):
+            for span in spans if own is None else filter(own, spans):
                 for records in records_in(span):
                     builder.add(records, log_append_time=is_log_append_time(span))
             # one batch per fetch, so that large records do not make it larger

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -214,24 +214,22 @@ def destination_offsets(
     return {partition: tuple(sorted(some)) for partition, some in sorted(found.items())}
 
 
-class OwnBatches:
-    """Tells the batches of chunks at the destination from those of others.
+def own_batches(chunks: Sequence[ChunkCopies]) -> Callable[[FetchedSpan], bool]:
+    """Return what tells whether a span at the destination holds records of chunks.
 
     Args:
         chunks: in order.
     """
+    index = RangeIndex(chunks)
 
-    def __init__(self, chunks: Sequence[ChunkCopies]) -> None:
-        self._chunks = chunks
-        self._index = RangeIndex(chunks)
-
-    def include(self, span: FetchedSpan) -> bool:
-        """Whether the span holds records of a chunk."""
+    def is_own(span: FetchedSpan) -> bool:
         if span.run is None or span.skipped is not None:
             return False
         # chunks of several partitions that are pinned to one may overlap
-        within = (self._chunks[position] for position in self._index.containing(span.start))
+        within = (chunks[position] for position in index.containing(span.start))
         return any(chunk.producer_id in {-1, span.run.first.producer_id} for chunk in within)
+
+    return is_own
 
 
 class RangeIndex:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger.accounted import ChunkCopies, OwnBatches
+from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
 from relay_pipelines.ledger.offset_runs import OffsetRuns
 from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, Side
 from relay_pipelines.protocol.client import ClusterClient
@@ -202,49 +202,43 @@ class Copied(NamedTuple):
     chunk: OffsetRange
 
 
-class OffsetMap:
-    """Maps source offsets of chunks to destination offsets.
+def copies_of(
+    client: ClusterClient, entry: LedgerEntry, wanted: OffsetRange, instead: str
+) -> list[tuple[int, int]]:
+    """Return the destination offsets of a chunk's records within the wanted source offsets.
 
     Args:
         client: of the destination.
         instead: the remedy where the destination does not show which records are a chunk's own.
     """
-
-    def __init__(self, client: ClusterClient, instead: str) -> None:
-        self._client = client
-        self._instead = instead
-
-    def copies(self, entry: LedgerEntry, wanted: OffsetRange) -> list[tuple[int, int]]:
-        """Return the destination offsets of a chunk's records within the wanted source offsets."""
-        offsets, source = chunk_offsets(entry), entry.source
-        copies = offsets[Side.DESTINATION].runs
-        own = self._own_batches(entry) if copies is None else list(copies.runs())
-        skip = offsets[Side.SOURCE].count_below(wanted.start)
-        stop = offsets[Side.SOURCE].count_below(wanted.end)
-        if (skip.most, stop.least) == (0, entry.records):
-            return own
-        if not (skip.is_known and stop.is_known):
-            raise ConfigError(
-                f"the range cuts the chunk {source}, of which the ledger does not say which offsets"
-                " have a record at the destination",
-                remedy=f"begin and end it at {source.start} or {source.end}",
-            )
-        return part(own, skip.least, stop.least)
-
-    def _own_batches(self, entry: LedgerEntry) -> list[tuple[int, int]]:
-        """Return the offsets of a chunk's own records, among those of others."""
-        batches = OwnBatches([ChunkCopies.of(entry)])
-        fetches = read(self._client, entry.destination, self._client.options.fetch_max_bytes)
-        own = [
-            (span.start, span.end) for spans in fetches for span in filter(batches.include, spans)
-        ]
-        if sum(end - start for start, end in own) != entry.records:
-            raise ConfigError(
-                f"{entry.destination} no longer holds the {entry.records} records of the chunk"
-                f" {entry.source} alone, so that it is unknown which are its own",
-                remedy=self._instead,
-            )
+    offsets, source = chunk_offsets(entry), entry.source
+    copies = offsets[Side.DESTINATION].runs
+    own = _own_batches(client, entry, instead) if copies is None else list(copies.runs())
+    skip = offsets[Side.SOURCE].count_below(wanted.start)
+    stop = offsets[Side.SOURCE].count_below(wanted.end)
+    if (skip.most, stop.least) == (0, entry.records):
         return own
+    if not (skip.is_known and stop.is_known):
+        raise ConfigError(
+            f"the range cuts the chunk {source}, of which the ledger does not say which offsets"
+            " have a record at the destination",
+            remedy=f"begin and end it at {source.start} or {source.end}",
+        )
+    return part(own, skip.least, stop.least)
+
+
+def _own_batches(client: ClusterClient, entry: LedgerEntry, instead: str) -> list[tuple[int, int]]:
+    """Return the offsets of a chunk's own records, among those of others."""
+    is_own = own_batches([ChunkCopies.of(entry)])
+    fetches = read(client, entry.destination, client.options.fetch_max_bytes)
+    own = [(span.start, span.end) for spans in fetches for span in filter(is_own, spans)]
+    if sum(end - start for start, end in own) != entry.records:
+        raise ConfigError(
+            f"{entry.destination} no longer holds the {entry.records} records of the chunk"
+            f" {entry.source} alone, so that it is unknown which are its own",
+            remedy=instead,
+        )
+    return own
 
 
 def merged(copies: Iterable[Copied], *, one_source: bool) -> Intervals:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from relay_pipelines.audit.coverage import Selected, coverage, select
+from relay_pipelines.audit.coverage import CoverageMap, coverage, select
 from relay_pipelines.audit.request import Selection
 from relay_pipelines.errors import (
     ConfigError,
@@ -17,7 +17,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger.committed import require_windows
-from relay_pipelines.ledger.offset_map import Copied, OffsetMap, merged
+from relay_pipelines.ledger.offset_map import Copied, copies_of, merged
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import (
@@ -38,6 +38,7 @@ from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
 
+_READ_SOURCE = "replay from the source: --side source"
 _READ_DESTINATION = "read the copies instead: --side destination"
 
 
@@ -109,7 +110,7 @@ def node_of_window(sides: Sides, request: ReplayRequest) -> str:
         RelayError: the destination does not answer.
     """
     selected, _ = _selected(sides, request)
-    copied = [entry for each in selected for entry in each.copied]
+    copied = [entry for each in selected for entry in each.chunks]
     node, *others = sorted({entry.node for entry in copied})
     if others:
         raise ConfigError(
@@ -121,7 +122,7 @@ def node_of_window(sides: Sides, request: ReplayRequest) -> str:
 
 
 def _require_copied_log(
-    selected: Iterable[Selected], snapshot: ClusterSnapshot, known: CheckpointSnapshot
+    selected: Iterable[CoverageMap], snapshot: ClusterSnapshot, known: CheckpointSnapshot
 ) -> None:
     """Refuse offsets of the ledger if the topic is no longer the one that was copied."""
     copied = known.checkpoints
@@ -196,7 +197,7 @@ def at_destination(sides: Sides, request: ReplayRequest) -> ReplayedRanges:
     """
     selected, gone = _selected(sides, request)
     entries = sorted(
-        ((each.range, entry) for each in selected for entry in each.copied),
+        ((each.range, entry) for each in selected for entry in each.chunks),
         key=lambda of_range: of_range[1].destination,
     )
     topics = {entry.destination.topic_partition.topic for _, entry in entries if entry.records}
@@ -222,7 +223,7 @@ def at_destination(sides: Sides, request: ReplayRequest) -> ReplayedRanges:
     return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several, [*gone, *findings])
 
 
-def _selected(sides: Sides, request: ReplayRequest) -> tuple[list[Selected], list[Finding]]:
+def _selected(sides: Sides, request: ReplayRequest) -> tuple[list[CoverageMap], list[Finding]]:
     """Return what the ledger has of the request, of a time span all; and what it has no more."""
     ledger = read_verified_ledger(sides)
     selection = Selection((request.topic,), request.partition, request.window, request.offsets)
@@ -281,7 +282,6 @@ def _copies(
     Args:
         entries: chunks in the order of their copies, each with the source offsets that are wanted.
     """
-    offsets = OffsetMap(client, "replay from the source: --side source")
     found: dict[TopicPartition, list[Copied]] = defaultdict(list)
     findings: dict[TopicPartition, Finding] = {}
     ends: dict[TopicPartition, int] = defaultdict(int)
@@ -293,7 +293,8 @@ def _copies(
         wait_until_stable(client, tp, end)
     for wanted, entry in entries:
         tp = entry.destination.topic_partition
-        for start, stop in offsets.copies(entry, wanted) if entry.records else ():
+        copies = copies_of(client, entry, wanted, _READ_SOURCE) if entry.records else ()
+        for start, stop in copies:
             if start < low[tp] and not request.has_dates:
                 raise RetentionPassedError(
                     f"the destination begins at offset {low[tp]}, and no longer has the copies"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 from relay_pipelines.errors import CorruptBatchError, DataLossError, RelayError
-from relay_pipelines.ledger.accounted import ChunkCopies, OwnBatches
+from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.verified import made_of_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
@@ -181,7 +181,7 @@ def _look(client: ClusterClient, copies: _Copies, found: TopicIds, *, full: bool
     for chunk in copies.chunks(only_some=not full):
         start, end, _ = chunk.copies
         end = end if full else min(end, start + _OFFSETS)
-        own = OwnBatches([chunk.copies])
+        own = own_batches([chunk.copies])
         records = _Records(client, OffsetRange(copies.to, start, end), own, found)
         before = found.records
         try:
@@ -196,12 +196,12 @@ class _Records:
     """The records of a range, each of which is seen once, whatever fails in between.
 
     Args:
-        own: the batches that are copies; others may have written between them.
+        own: tells the spans that are copies; others may have written between them.
     """
 
     client: ClusterClient
     wanted: OffsetRange
-    own: OwnBatches
+    own: Callable[[FetchedSpan], bool]
     found: TopicIds
 
     def see(self) -> None:
@@ -217,7 +217,7 @@ class _Records:
             raise
 
     def _see(self, span: FetchedSpan) -> None:
-        if span.run is not None and self.own.include(span):
+        if span.run is not None and self.own(span):
             for record in list(decode(span.run.data)):
                 if span.start <= record.offset < span.end:
                     self.found.see(self.wanted.topic_partition, record)

@@ -367,16 +367,16 @@ def test_a_page_loads_nothing_and_says_what_was_found() -> None:
 def test_the_bars_fill_the_picture() -> None:
     """Their areas are the shares of the offsets."""
     made = list(bars(coverage(wanted(0, 40), CHUNKS, 40).stretches))
-    assert sum(bar.width * bar.height for bar in made) == pytest.approx(WIDTH * HEIGHT)
-    copied = sum(bar.width * bar.height for bar in made if "copied" in bar.title)
+    assert sum(bar["width"] * bar["height"] for bar in made) == pytest.approx(WIDTH * HEIGHT)
+    copied = sum(bar["width"] * bar["height"] for bar in made if "copied" in bar["title"])
     assert copied / (WIDTH * HEIGHT) == pytest.approx(25 / 40)
-    assert [bar.title for bar in made][:3] == [
+    assert [bar["title"] for bar in made][:3] == [
         "[0, 10): 10 copied",
         "[10, 30): 15 copied",
         "[10, 30): 5 filtered",
     ]
     (bar,) = bars([Stretch(5, 6, {"copied": 1})])
-    assert (bar.x, bar.width, bar.height) == (0, WIDTH, HEIGHT)
+    assert (bar["x"], bar["width"], bar["height"]) == (0, WIDTH, HEIGHT)
     assert list(bars([])) == []
 
 

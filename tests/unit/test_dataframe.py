@@ -20,7 +20,7 @@ from relay_pipelines.dataframe.stream_offsets import (
     refuse_other_topics,
 )
 from relay_pipelines.errors import ConfigError, DataLossError, UnsupportedError
-from relay_pipelines.ledger.accounted import ChunkCopies, OwnBatches
+from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 
 CLUSTER = Cluster("one", ("127.0.0.1:1",))
@@ -143,11 +143,11 @@ def test_chunks_are_not_cut() -> None:
 
 def test_chunks_that_overlap() -> None:
     """Of partitions that are pinned to one: each has the batches of its producer."""
-    own = OwnBatches([ChunkCopies(0, 20, 1), ChunkCopies(5, 9, 2), ChunkCopies(7, 15, 3)])
+    own = own_batches([ChunkCopies(0, 20, 1), ChunkCopies(5, 9, 2), ChunkCopies(7, 15, 3)])
 
     def included(start: int, producer_id: int) -> bool:
         run = SimpleNamespace(first=SimpleNamespace(producer_id=producer_id))
-        return own.include(cast("Any", SimpleNamespace(start=start, run=run, skipped=None)))
+        return own(cast("Any", SimpleNamespace(start=start, run=run, skipped=None)))
 
     found = {who: [at for at in range(25) if included(at, who)] for who in (1, 2, 3, 4)}
     expected = {1: range(20), 2: range(5, 9), 3: range(7, 15), 4: ()}

@@ -12,6 +12,7 @@ import dagster as dg
 import pytest
 from dagster._serdes import serialize_value
 
+from relay_pipelines.audit.coverage import CoverageMap
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.retention import Why
 from relay_pipelines.audit.verdict import Tally
@@ -49,7 +50,7 @@ def counted_part(records: int) -> DestinationCount:
 
 def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
     """A window of 60 offsets of which 50 have a record, copied in 2 s of one task."""
-    found = Recount(RANGE, [counted_part(50)], entries=[CHUNK])
+    found = Recount(RANGE, [counted_part(50)], CoverageMap(RANGE, covering=(CHUNK,)))
     fields: dict[str, Any] = {
         "ranges": [RANGE],
         "totals": TopicTotals(records=50, size_bytes=5_000, nodes={"a"}, code={"5f2c"}),
