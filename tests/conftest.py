@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
+from relay_pipelines import redaction
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.protocol import idle_connections
 from relay_pipelines.spark.session import connect, end
@@ -107,6 +108,15 @@ def no_connections_left() -> Iterator[None]:
     """Leave no connections to the next test: it may count its own, or change who may connect."""
     yield
     idle_connections.close_all()
+
+
+@pytest.fixture(autouse=True)
+def no_secrets_left() -> Iterator[None]:
+    """Hide nothing from the next test that only this one calls a secret, such as a word."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redaction, "_values", set(redaction._values))
+        patch.setattr(redaction, "_pattern", redaction._pattern)
+        yield
 
 
 @pytest.fixture(autouse=True)
