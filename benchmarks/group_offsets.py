@@ -30,6 +30,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from tests.support import commands
 
 _GROUPS = (10, 100, 1_000)
@@ -68,7 +69,8 @@ def measure(source: Cluster, destination: Cluster) -> None:
                 used = tree.measured(called, Path(folder) / "figures.json", stdout=shown)
             figures = [used["seconds"], used["cpu_seconds"], used["peak_bytes"] / 1e6]
             few = names[: max(1, count // 100)]
-            with closing(GroupLooker(_MIRROR, Mirror.model_validate(section), _CLOCK)) as looker:
+            sides = Sides(_MIRROR, Mirror.model_validate(section), _CLOCK)
+            with closing(GroupLooker(sides)) as looker:
                 commit(source, names[: count // 2], partitions, _COPIED // 2)
                 commit(source, names[count // 2 :], partitions, _COPIED)
                 figures += _followed(looker)

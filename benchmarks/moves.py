@@ -24,9 +24,9 @@ from relay_pipelines.move.states import FenceBy
 from relay_pipelines.plan.owners import own_id, with_owners
 from relay_pipelines.prepare.owners import claim_for
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.run.session import Session
+from relay_pipelines.sides import Sides
 from tests.support import commands
 
 _SIZES = ((100, 20, True), (100, 20, False), (1_000, 200, True))
@@ -54,7 +54,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
         section = commands.mirror(source, destination, f"{name}-.*", node=source.name)
         mirror = settings.Mirror.model_validate(section)
         request = MoveRequest(by=FenceBy.HAND, still_ms=_STILL_MS)
-        move = Move(name, mirror, request, Session(settings.Spark()), SystemClock(), "benchmark")
+        move = Move(Sides(name, mirror), request, Session(settings.Spark()), "benchmark")
         steps: list[Callable[[], object]] = [
             *(move.rehearse, move.fence, move.cut, move.verify, move.back)
         ]

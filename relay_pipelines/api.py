@@ -207,7 +207,7 @@ class Mirror:
         """
         from relay_pipelines.offsets.following import FollowedGroups
 
-        return FollowedGroups(self.name, self.settings, _CLOCK, say)
+        return FollowedGroups(self._sides, say)
 
     def plan_replay(self, request: ReplayRequest) -> Replay:
         """Say what a replay would copy, and check that it can; writes nothing.
@@ -302,7 +302,7 @@ class Mirror:
         """
         from relay_pipelines.offsets.translate import translate
 
-        return translate(self.name, self.settings, list(positions), to, _CLOCK)
+        return translate(self._sides, list(positions), to)
 
     def translate_groups(
         self,
@@ -332,10 +332,10 @@ class Mirror:
         from relay_pipelines.offsets.apply import client_of
         from relay_pipelines.offsets.translate import committed_positions, look_to_leave, translate
 
-        with client_of(self.name, self.settings, to.other, node, _CLOCK) as client:
+        with client_of(self._sides, to.other, node) as client:
             positions, failed = committed_positions(client, groups, pattern)
             look = look_to_leave(client, self.settings, positions, to)
-        return translate(self.name, self.settings, positions, to, _CLOCK, look), failed
+        return translate(self._sides, positions, to, look), failed
 
     def verify_schemas(self, request: SchemasRequest | None = None) -> list[TopicVerdict]:
         """Compare the schemas that copied records name, as `relay schemas verify` does.
@@ -354,7 +354,7 @@ class Mirror:
         from relay_pipelines.schemas.request import SchemasRequest
         from relay_pipelines.schemas.verify import verify
 
-        return list(verify(self.name, self.settings, request or SchemasRequest(), _CLOCK))
+        return list(verify(self._sides, request or SchemasRequest()))
 
     def expectations(self, request: ExpectationsRequest) -> list[TopicResults]:
         """Validate copied records as relay.yaml expects them, as `relay expectations run` does.

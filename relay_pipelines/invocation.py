@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from relay_pipelines.metrics import Publication
     from relay_pipelines.run.session import Session
     from relay_pipelines.settings import Metrics, Mirror, Settings
+    from relay_pipelines.sides import Sides
 
 _LEAST_MS = 1_000
 _CONFIG = Path("relay.yaml")
@@ -152,8 +153,8 @@ class FollowedMirrors:
 
 def the_mirror(
     settings: Settings, named: str | Iterable[str] | None, what: str = "a statement is about"
-) -> tuple[str, Mirror]:
-    """Return the one mirror that a command is about, with its name.
+) -> Sides:
+    """Return the one mirror that a command is about.
 
     Args:
         named: None if the command names none.
@@ -162,6 +163,8 @@ def the_mirror(
     Raises:
         ConfigError: there are several, or none of that name.
     """
+    from relay_pipelines.sides import Sides  # its settings are slow to import
+
     names = ([named] if isinstance(named, str) else named) if named else ()
     (only, *more) = selected_mirrors(settings, names).items()
     if more:
@@ -169,7 +172,7 @@ def the_mirror(
             f"{what} one mirror",
             remedy=f"name it with --mirror: {', '.join(settings.mirrors)}",
         )
-    return only
+    return Sides(*only)
 
 
 def every_seconds(text: str) -> float:

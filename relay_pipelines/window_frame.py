@@ -14,7 +14,7 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger.accounted import ChunkCopies
 from relay_pipelines.model import Cluster, LedgerEntry, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,8 +25,7 @@ _COLUMNS = {**COLUMNS, _WINDOW: "string"}
 
 def windows_as_frame(
     session: Any,
-    name: str,
-    mirror: Mirror,
+    sides: Sides,
     topic: str,
     windows: Sequence[str],
     columns: Sequence[str] = (),
@@ -37,7 +36,6 @@ def windows_as_frame(
     copied, because another one has copied its offsets, has no rows.
 
     Args:
-        name: the mirror's.
         topic: the name of the source topic.
         columns: all by default: those of the format, and `window`.
 
@@ -47,8 +45,9 @@ def windows_as_frame(
     """
     wanted = list(columns or _COLUMNS)
     refuse_unknown_columns(wanted, _COLUMNS)
-    entries = window_entries(name, mirror, [topic], windows)
-    with ClusterClient(mirror.destination_cluster, DestinationError, purpose="frame") as client:
+    entries = window_entries(sides, [topic], windows)
+    cluster = sides.mirror.destination_cluster
+    with ClusterClient(cluster, DestinationError, purpose="frame") as client:
         client.metadata([])  # tasks must reach the same cluster
         tasks = _labelled_ranges(client.cluster, entries)
     schema = ", ".join(f"{column} {_COLUMNS[column]}" for column in wanted)

@@ -120,8 +120,8 @@ def run_against(
     Args:
         against: the statement.
     """
-    name, mirror = the_mirror(invocation.settings(), names)
-    statement_audit = audit_against(against, Sides(name, mirror))
+    sides = the_mirror(invocation.settings(), names)
+    name, statement_audit = sides.name, audit_against(against, sides)
     statement = statement_audit.statement
     passed = _report(
         invocation, name, statement_audit.verdict, statement_audit.findings, strict=strict

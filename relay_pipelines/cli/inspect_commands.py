@@ -16,12 +16,11 @@ from relay_pipelines.output.formatting import stdout
 from relay_pipelines.page.look import Looker
 from relay_pipelines.page.page import Page, page_of, page_unreachable
 from relay_pipelines.prepare import findings
-from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import replay
 from relay_pipelines.run import preflight, transaction_probe
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.schemas import preflight as schemas_preflight
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 
 
@@ -31,18 +30,19 @@ def check(invocation: Invocation, names: Sequence[str], *, probe: bool) -> int:
     Args:
         probe: whether to try the transactions of each destination, which writes.
     """
-    clock, settings, stop = SystemClock(), invocation.settings(), StopSignal()
+    settings, stop = invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, purpose="check", verbose=invocation.debug)
     with stop.heard():
         mirrors = selected_mirrors(settings, names)
         found = [preflight.check_spark(settings.spark, session, mirrors.values())]
         taken: preflight.Taken = {}
         for name, mirror in mirrors.items():
-            found.append(preflight.check(Sides(name, mirror, clock), taken))
-            found.append(preflight.check_sql(Sides(name, mirror), session))
-            found.append(schemas_preflight.check(name, mirror))
+            sides = Sides(name, mirror)
+            found.append(preflight.check(sides, taken))
+            found.append(preflight.check_sql(sides, session))
+            found.append(schemas_preflight.check(sides))
             if probe:
-                found.append(transaction_probe.probe(Sides(name, mirror, clock)))
+                found.append(transaction_probe.probe(sides))
         try:
             for finding in chain.from_iterable(found):
                 stdout().print(tables.finding(finding), soft_wrap=True)
@@ -88,7 +88,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
             shown = page_of(look)
             states = replay.replays(sides) if everything or as_json else []
             document = json_output.status(look, shown, [replay.document(state) for state in states])
-            lines = _add_groups(invocation, name, mirror, document, clock)
+            lines = _add_groups(invocation, sides, document)
             for error in look.snapshot.held_back:  # of these, it cannot say how far they are copied
                 invocation.raise_exit_code(error.exit_code)
         except RelayError as error:
@@ -110,18 +110,16 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
     return invocation.exit_code
 
 
-def _add_groups(
-    invocation: Invocation, name: str, mirror: Mirror, document: dict[str, Any], clock: Clock
-) -> list[str]:
+def _add_groups(invocation: Invocation, sides: Sides, document: dict[str, Any]) -> list[str]:
     """Add the groups that the mirror follows to its status; return what to print of them."""
     try:
-        looks = looked_at(name, mirror, clock)
+        looks = looked_at(sides)
     except RelayError as error:
         document["groups"] = None
         invocation.raise_exit_code(error.exit_code)
         return [f"groups: nothing is known: {error}"]
     document["groups"] = [look.document() for look in looks]
-    return list(lines_of(looks, follows=bool(mirror.groups.allow)))
+    return list(lines_of(looks, follows=bool(sides.mirror.groups.allow)))
 
 
 def show_page(invocation: Invocation, shown: Page) -> None:

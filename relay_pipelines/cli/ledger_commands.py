@@ -16,7 +16,6 @@ from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import read_newest
 from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import format_time, stdout
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.sides import Sides
 
 _SHOWN = 20  # entries of each mirror, for people
@@ -76,16 +75,15 @@ def attest(
     Raises:
         RelayError: the ledger is not what was committed, or nothing was.
     """
-    name, mirror = the_mirror(invocation.settings(), names)
+    sides = the_mirror(invocation.settings(), names)
     if output is not None:
         require_writable("--output", output)
-    clock = SystemClock()
-    parts = statement.attest(Sides(name, mirror, clock), topic, format_time(clock.now_ms()))
+    parts = statement.attest(sides, topic, format_time(sides.clock.now_ms()))
     try:
         first = next(parts)  # all is verified before a file is opened
     except TamperedError as error:
         for place in getattr(error, "__notes__", ()):
-            messages.error(f"{name}: {place}")
+            messages.error(f"{sides.name}: {place}")
         raise
     _write(chain([first], parts), output)
     return invocation.exit_code

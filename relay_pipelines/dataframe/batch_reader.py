@@ -75,7 +75,7 @@ def _between(selection: Selection, options: Mapping[str, str]) -> list[Range]:
         topics = selection.topic_partitions(client)
         if not topics:
             raise ConfigError(
-                f"option subscribePattern matches no topic of mirror {selection.name}",
+                f"option subscribePattern matches no topic of mirror {selection.sides.name}",
                 remedy="`relay status --all` shows them; it is of the whole name at the source",
             )
         logs = read_logs(client, topics)

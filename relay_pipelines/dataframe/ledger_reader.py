@@ -70,8 +70,8 @@ def ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSourc
         RelayError: the destination does not answer, or refuses.
     """
     refuse_unknown(options, LEDGER_OPTIONS, "with what=ledger, the format relay")
-    name, mirror = mirror_of(options)
-    cluster, homes = mirror.destination_cluster, checkpoint.homes(ledger_topic.TOPIC)
+    sides, homes = mirror_of(options), checkpoint.homes(ledger_topic.TOPIC)
+    cluster = sides.mirror.destination_cluster
     ranges = []
     with ClusterClient(cluster, DestinationError, purpose="frame") as client:
         if client.has_topic(ledger_topic.TOPIC):
@@ -79,4 +79,4 @@ def ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSourc
             ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
             offset_ranges = [OffsetRange(home, starts[home], ends[home]) for home in homes]
             ranges = [Range(client.cluster, offsets) for offsets in offset_ranges if len(offsets)]
-    return LedgerReader(name, options, ranges, names)
+    return LedgerReader(sides.name, options, ranges, names)

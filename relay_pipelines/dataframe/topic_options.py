@@ -21,8 +21,8 @@ from relay_pipelines.ledger.state_table import read_any_state
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.topic_selection import Target, renamed_target, select
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
+from relay_pipelines.sides import Sides
 
 _SIDES = ("source", "destination")
 # what Java reads as a union or an intersection, and Python as characters
@@ -43,8 +43,7 @@ class Selection:
         node: of the source; the first one if empty.
     """
 
-    name: str
-    mirror: Mirror
+    sides: Sides
     at_source: bool
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
@@ -54,16 +53,15 @@ class Selection:
     @property
     def cluster(self) -> Cluster:
         """A node of the source, its first one by default, or the destination."""
-        nodes = [node for node in self.mirror.nodes if self.node in {"", node.name}]
-        return nodes[0] if self.at_source else self.mirror.destination_cluster
+        mirror = self.sides.mirror
+        nodes = [node for node in mirror.nodes if self.node in {"", node.name}]
+        return nodes[0] if self.at_source else mirror.destination_cluster
 
     def target(self, topic: str) -> Target:
         """The topic's name on this side."""
-        return (
-            renamed_target(topic, self.mirror.topics.rename)
-            if not self.at_source
-            else Target(topic)
-        )
+        if self.at_source:
+            return Target(topic)
+        return renamed_target(topic, self.sides.mirror.topics.rename)
 
     def client(self) -> ClusterClient:
         """Connect to the cluster."""
@@ -100,7 +98,7 @@ class Selection:
     def _mirrored(self, client: ClusterClient) -> Iterable[str]:
         """The topics that the mirror copies; at the destination, those that it has copied."""
         if self.at_source:
-            topics, shown = self.mirror.topics, client.metadata().topics
+            topics, shown = self.sides.mirror.topics, client.metadata().topics
             decisions = select(shown, topics.allow, topics.deny)
             return [decision.topic for decision in decisions if decision.included]
         # not from the source, so that its copies can be read without it
@@ -110,7 +108,7 @@ class Selection:
             each.source.topic
             for part in (every.checkpoints, every.unreadable)
             for each in part
-            if each.mirror == self.name
+            if each.mirror == self.sides.name
         }
 
     def _partitions(self, client: ClusterClient, topic: str) -> list[TopicPartition]:
@@ -138,14 +136,14 @@ def selection_of(options: Mapping[str, str]) -> Selection:
     Raises:
         ConfigError: one is wrong, or none names a topic.
     """
-    name, mirror = mirror_of(options)
+    sides = mirror_of(options)
     side, node = options.get("side", "source"), options.get("node", "")
     if side not in _SIDES:
         raise ConfigError(
             f"option side: {side!r} is neither source nor destination",
             remedy=nearest(side, _SIDES, "values"),
         )
-    nodes = [each.name for each in mirror.nodes]
+    nodes = [each.name for each in sides.mirror.nodes]
     if node and node not in nodes:
         raise ConfigError(
             f"option node: the source has no node {node!r}", remedy=nearest(node, nodes, "nodes")
@@ -158,7 +156,7 @@ def selection_of(options: Mapping[str, str]) -> Selection:
             f"option {which or 'topic'} is missing",
             remedy="name topics of the source, as in orders,payments",
         )
-    selection = (name, mirror, side == "source")
+    selection = (sides, side == "source")
     if which == "subscribePattern":
         return Selection(*selection, pattern=java_pattern(given), node=node)
     if which == "assign":
@@ -172,8 +170,8 @@ def topic_names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def mirror_of(options: Mapping[str, str]) -> tuple[str, Mirror]:
-    """Return the mirror that options name, and its name.
+def mirror_of(options: Mapping[str, str]) -> Sides:
+    """Return the mirror that options name.
 
     Raises:
         ConfigError: there is none, or several and none is named; or relay.yaml is wrong.
@@ -185,7 +183,7 @@ def mirror_of(options: Mapping[str, str]) -> tuple[str, Mirror]:
             "option mirror is missing", remedy=f"there are {', '.join(loaded.mirrors)}"
         )
     name = name or next(iter(loaded.mirrors))
-    return name, loaded.mirror(name)
+    return Sides(name, loaded.mirror(name))
 
 
 def java_pattern(text: str) -> re.Pattern[str]:

@@ -14,7 +14,6 @@ from relay_pipelines.ledger.accounted import ChunkCopies, destination_offsets, s
 from relay_pipelines.ledger.committed import entries_back_to
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 
 
@@ -69,7 +68,7 @@ def window_ranges(selection: Selection, key: str) -> list[Range]:
         raise ConfigError(
             "option window is of whole topics", remedy="name them in the option topic"
         )
-    entries = window_entries(selection.name, selection.mirror, topics, [key])
+    entries = window_entries(selection.sides, topics, [key])
     if not entries:
         raise ConfigError(
             f"the ledger has no entries of {_of_topics(topics)} in window {key!r}",
@@ -84,7 +83,7 @@ def window_ranges(selection: Selection, key: str) -> list[Range]:
 def _at_source(selection: Selection, own: Sequence[LedgerEntry]) -> list[Range]:
     """Return the ranges of a topic at the node that was read last, unless one is chosen."""
     topic, last = own[-1].source.topic_partition.topic, own[-1].node
-    if not selection.node and last in {node.name for node in selection.mirror.nodes}:
+    if not selection.node and last in {node.name for node in selection.sides.mirror.nodes}:
         selection = replace(selection, node=last)
     return _ranges(
         selection,
@@ -151,8 +150,8 @@ def _ranges(
 
 
 def window_entries(
-    name: str, mirror: Mirror, topics: Collection[str], windows: Sequence[str]
+    sides: Sides, topics: Collection[str], windows: Sequence[str]
 ) -> list[LedgerEntry]:
     """Return the chunks of topics that were copied in these windows, in order."""
-    entries = entries_back_to(Sides(name, mirror), topics, windows)
+    entries = entries_back_to(sides, topics, windows)
     return [entry for entry in entries if entry.window in windows and not entry.gap]

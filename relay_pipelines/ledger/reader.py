@@ -20,7 +20,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import homes, key_prefixes
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state, read_state
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -349,3 +349,12 @@ def read_checkpoints(
             return state.of(sides.name, only_readable=only_readable)
 
         return client.retry(ask, patient=patient)
+
+
+def read_own_checkpoints(client: ClusterClient) -> CheckpointSnapshot:
+    """Read what `read_checkpoints` does with a client of the mirror, where there is something.
+
+    Raises:
+        RelayError: the destination does not answer, or has none of any mirror.
+    """
+    return client.retry(lambda: read_state(client).of(client.mirror))

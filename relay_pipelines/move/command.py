@@ -19,7 +19,6 @@ from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.move.states import State
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import count, format_time, stdout
-from relay_pipelines.protocol.clock import SystemClock
 
 _CHANGES = {
     MoveStep.FENCE: "stops the producers of the source",
@@ -43,15 +42,15 @@ class How:
 
 def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: How) -> int:
     """Do one step, or only look; return the exit code."""
-    settings = invocation.settings()
-    name, found = the_mirror(settings, mirror, "a move is of")
+    sides = the_mirror(invocation.settings(), mirror, "a move is of")
+    name = sides.name
     say = (lambda _: None) if how.as_json else (lambda line: messages.note(f"{name}: {line}"))
     advice = "`relay move status` says where the move stands"
     with (
-        invocation.session(settings, advice, name) as session,
+        invocation.session(invocation.settings(), advice, name) as session,
         invocation.reporting_errors(name),
     ):
-        move = Move(name, found, request, session, SystemClock(), say=say)
+        move = Move(sides, request, session, say=say)
         if how.do in {MoveStep.PLAN, MoveStep.REHEARSE}:
             _show_rehearsal(invocation, name, move.rehearse(), how)
         elif how.do not in _CHANGES or how.yes or _is_wanted(name, how.do):

@@ -10,10 +10,8 @@ from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import DestinationError, TamperedError, together
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run, run_plan
 from relay_pipelines.run.session import Session
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -46,9 +44,7 @@ def copy_all(
         raise DestinationError(failure, remedy=f"repeat `{again}`")
 
 
-def audit_all(
-    name: str, mirror: Mirror, asked: AuditRequest, session: Session, clock: Clock
-) -> None:
+def audit_all(sides: Sides, asked: AuditRequest, session: Session) -> None:
     """Audit copies, and stop if they do not agree.
 
     Raises:
@@ -56,7 +52,7 @@ def audit_all(
         TamperedError: the copies are not what was read.
         RelayError: they could not be audited.
     """
-    audit = audits.begin(Sides(name, mirror, clock), asked)
+    audit = audits.begin(sides, asked)
     for _ in spark_job.read(audit, session, f"relay-audit-{uuid.uuid4().hex[:12]}"):
         pass
     if audit.exit_code:

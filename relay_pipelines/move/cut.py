@@ -13,7 +13,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint, fencing
-from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, read_own_checkpoints
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move import fence
@@ -51,7 +51,6 @@ from relay_pipelines.protocol.client import (
     READ_UNCOMMITTED,
     ClusterClient,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
@@ -66,12 +65,10 @@ Look = Callable[[], None]
 class Steps:
     """The steps of a cut, in their order; each may be repeated."""
 
-    name: str
-    mirror: Mirror
+    sides: Sides
     request: MoveRequest
     record: MoveRecord
     session: Session
-    clock: Clock
     say: Callable[[str], None]
 
     def copy_rest(self) -> None:
@@ -100,7 +97,7 @@ class Steps:
                 )
 
     def _snapshot(self) -> ClusterSnapshot:
-        return snapshot_of(self.name, self.mirror, self.request, self.record, self.clock)
+        return snapshot_of(self.sides, self.request, self.record)
 
     def require_still(self) -> None:
         """See that nothing was written since the fence held.
@@ -109,7 +106,7 @@ class Steps:
             SourceError: a producer has written.
             RelayError: the source does not answer.
         """
-        with source_nodes(self.name, self.mirror, self.clock) as nodes:
+        with source_nodes(self.sides) as nodes:
             if error := fence.written_since(nodes, self.record):
                 raise error
 
@@ -130,9 +127,7 @@ class Steps:
         topics = frozenset(self.record.topics)
 
         def take() -> ClusterSnapshot:
-            return take_snapshot(
-                Sides(self.name, self.mirror, self.clock), belongs=topics.__contains__
-            )
+            return take_snapshot(self.sides, belongs=topics.__contains__)
 
         copy_all(
             take,
@@ -149,11 +144,11 @@ class Steps:
         """
         self.say("looking at groups and schemas")
         snapshot = self._snapshot()
-        groups = read_groups(self.name, self.mirror, self.request, snapshot, self.clock)
+        groups = read_groups(self.request, snapshot)
         gates = [
             group_gate(groups),
             source_group_gate(groups, self.record),
-            schema_gate(self.name, self.mirror, snapshot, self.clock),
+            schema_gate(snapshot),
         ]
         if not any(position.moved for position in snapshot.positions):
             gates += [topic_gate(snapshot), destination_gate(groups)]
@@ -171,14 +166,14 @@ class Steps:
             TamperedError: the copies are not what the source had.
             RelayError: they could not be audited.
         """
-        until_ms = self.clock.now_ms()
+        until_ms = self.sides.clock.now_ms()
         since_ms = self.record.audited_until_ms or self.request.audited_ms
         if since_ms is not None:
             since_ms -= CLOCK_SKEW_MS  # entries have the time of other machines
         asked = AuditRequest(self.record.topics, since_ms=since_ms, level=self.request.level)
         self.say("auditing what was not audited yet")
         try:
-            audit_all(self.name, self.mirror, asked, self.session, self.clock)
+            audit_all(self.sides, asked, self.session)
         except ConfigError:
             if not self._copied_nothing(since_ms):
                 raise
@@ -200,7 +195,7 @@ class Steps:
             RelayError: the destination does not answer, or the source had moved.
         """
         self.say("taking the topics from the mirror")
-        positions = taken(destination, self.name, self.mirror, self.record, own)
+        positions = taken(destination, self.sides.mirror, self.record, own)
         self.require_still()
         return positions
 
@@ -224,7 +219,7 @@ class Steps:
 
     def _gone_on(self, groups: Groups) -> Iterator[Finding]:
         """Yield which groups have committed something else at the source by now."""
-        with group_client(self.name, self.mirror, self.request, self.clock) as source:
+        with group_client(self.sides, self.request) as source:
             names = [each.group.name for each in groups.positions]
             commits, errors = group_requests.settled_commits(source, names)
         for group, error in errors.items():
@@ -251,31 +246,28 @@ def came_late(record: MoveRecord, tp: TopicPartition) -> ConfigError:
     )
 
 
-def claim_all(
-    client: ClusterClient, name: str, wanted: Mapping[TopicPartition, str], look: Look
-) -> None:
-    """Claim topic-partitions, unless another process has gone on with the move.
+def claim_all(client: ClusterClient, wanted: Mapping[TopicPartition, str], look: Look) -> None:
+    """Claim topic-partitions for the client's mirror, unless another process goes on with the move.
 
     Raises:
         FencedError: another process has.
         RelayError: the cluster does not answer, or one cannot be claimed now.
     """
-    for why in claim_for(client, name, wanted, look=look).values():
+    for why in claim_for(client, client.mirror, wanted, look=look).values():
         raise why
 
 
 def taken(
-    destination: ClusterClient, name: str, mirror: Mirror, record: MoveRecord, own: Look
+    destination: ClusterClient, mirror: Mirror, record: MoveRecord, own: Look
 ) -> list[CutPartition]:
     """Claim the topic-partitions of a move, and return where their copies end.
 
     Raises:
         RelayError: the destination does not answer, or one cannot be claimed now.
     """
-    known = destination.retry(lambda: read_state(destination).of(name))
-    partitions = _partitions(record, known)
-    claim_all(destination, name, dict.fromkeys(partitions, moved_id(name)), own)
-    known = destination.retry(lambda: read_state(destination).of(name))
+    partitions = _partitions(record, read_own_checkpoints(destination))
+    claim_all(destination, dict.fromkeys(partitions, moved_id(record.mirror)), own)
+    known = read_own_checkpoints(destination)
     return _positions(destination, mirror, record, known, partitions)
 
 
@@ -285,19 +277,16 @@ def _partitions(record: MoveRecord, known: CheckpointSnapshot) -> list[TopicPart
     return sorted(tp for tp in found if tp.topic in record.topics)
 
 
-def moved_partitions(
-    destination: ClusterClient, name: str, record: MoveRecord
-) -> list[TopicPartition]:
+def moved_partitions(destination: ClusterClient, record: MoveRecord) -> list[TopicPartition]:
     """Return what of a move is taken from the mirror: all of it, or nothing.
 
     Raises:
         RelayError: the destination does not answer.
     """
-    known = destination.retry(lambda: read_state(destination).of(name))
     return sorted(
         tp
-        for tp, owner in known.owners.items()
-        if tp.topic in record.topics and owner == moved_id(name)
+        for tp, owner in read_own_checkpoints(destination).owners.items()
+        if tp.topic in record.topics and owner == moved_id(record.mirror)
     )
 
 
@@ -321,7 +310,7 @@ def require_unwritten(destination: ClusterClient, mirror: Mirror, record: MoveRe
         )
 
 
-def hold(destination: ClusterClient, name: str, record: MoveRecord) -> None:
+def hold(destination: ClusterClient, record: MoveRecord) -> None:
     """Fence whoever is about to give back or to take topics, and wait for what is committed.
 
     Raises:
@@ -329,11 +318,11 @@ def hold(destination: ClusterClient, name: str, record: MoveRecord) -> None:
     """
 
     def take() -> None:
-        held = {moved_id(name)}
+        held = {moved_id(record.mirror)}
         if record.may_be_half_cut:
-            known = read_state(destination).of(name)
+            known = read_state(destination).of(record.mirror)
             held |= {
-                present_owner(name, tp, known.owners, is_copied=tp in known.checkpoints)
+                present_owner(record.mirror, tp, known.owners, is_copied=tp in known.checkpoints)
                 for tp in _partitions(record, known)
             }
         fencing.fence(destination, held, patient=False)
@@ -342,15 +331,13 @@ def hold(destination: ClusterClient, name: str, record: MoveRecord) -> None:
     destination.retry(take)
 
 
-def give_back(
-    client: ClusterClient, name: str, moved: Collection[TopicPartition], look: Look
-) -> None:
+def give_back(client: ClusterClient, moved: Collection[TopicPartition], look: Look) -> None:
     """Give topic-partitions that a move has taken back to their mirror.
 
     Raises:
         RelayError: of the look; or the cluster does not answer, or one cannot be claimed now.
     """
-    claim_all(client, name, dict.fromkeys(moved, claimant_id(name)), look)
+    claim_all(client, dict.fromkeys(moved, claimant_id(client.mirror)), look)
 
 
 def _positions(
@@ -438,7 +425,7 @@ def _ends(
     return destination.retry(ask)
 
 
-def groups_at_destination(name: str, destination: ClusterClient, record: MoveRecord) -> list[str]:
+def groups_at_destination(destination: ClusterClient, record: MoveRecord) -> list[str]:
     """Say of a cut without the source where groups are that the mirror has followed."""
     listed = destination.retry(partial(group_requests.listed_groups, destination))
     names = [group.name for group in listed]
@@ -449,7 +436,9 @@ def groups_at_destination(name: str, destination: ClusterClient, record: MoveRec
         marks = [
             mark
             for tp, commit in of_group.items()
-            if tp in copies and (mark := mark_of(commit)) is not None and mark.mirror == name
+            if tp in copies
+            and (mark := mark_of(commit)) is not None
+            and mark.mirror == record.mirror
         ]
         if marks:
             oldest = min(mark.at_ms for mark in marks)

@@ -12,7 +12,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move.request import MoveRequest
-from relay_pipelines.offsets.apply import client_of
+from relay_pipelines.offsets.apply import node_of
 from relay_pipelines.offsets.mark import own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.translate import answers_to, look_at_source, translation_of
@@ -28,11 +28,8 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     ClusterClient,
-    source_client,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits, ListedGroup
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -41,23 +38,20 @@ Nodes = Mapping[str, ClusterClient]
 
 
 @contextmanager
-def source_nodes(name: str, mirror: Mirror, clock: Clock) -> Iterator[Nodes]:
+def source_nodes(sides: Sides) -> Iterator[Nodes]:
     """Give clients of all nodes of the source: producers may write to each."""
     with ExitStack() as stack:
-        yield {
-            node.name: stack.enter_context(source_client(name, node, mirror.copy_options, clock))
-            for node in mirror.nodes
-        }
+        yield {node.name: stack.enter_context(sides.source(node)) for node in sides.mirror.nodes}
 
 
-def group_client(name: str, mirror: Mirror, request: MoveRequest, clock: Clock) -> ClusterClient:
+def group_client(sides: Sides, request: MoveRequest) -> ClusterClient:
     """Return a client of the source node whose groups move.
 
     Raises:
         ConfigError: there are several, and none is named.
     """
-    node = request.node or mirror.groups.node or ""
-    return client_of(name, mirror, Side.SOURCE, node, clock)
+    node = request.node or sides.mirror.groups.node or ""
+    return sides.source(node_of(sides.mirror, node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +238,7 @@ def writers(
     return Writers(recent, names, next(iter(errors.values()), None))
 
 
-def read_groups(
-    name: str, mirror: Mirror, request: MoveRequest, snapshot: ClusterSnapshot, clock: Clock
-) -> Groups:
+def read_groups(request: MoveRequest, snapshot: ClusterSnapshot) -> Groups:
     """Translate what every group of the source has committed in the topics that move.
 
     A position that is not copied yet counts as the end of what is copied.
@@ -254,10 +246,8 @@ def read_groups(
     Raises:
         RelayError: a cluster does not answer, or refuses.
     """
-    to_client = partial(client_of, name, mirror, clock=clock)
-    with ExitStack() as stack:
-        source = stack.enter_context(group_client(name, mirror, request, clock))
-        destination = stack.enter_context(to_client(side=Side.DESTINATION, node=""))
+    sides = snapshot.sides
+    with group_client(sides, request) as source, sides.destination() as destination:
         here = {g.name: g for g in source.retry(partial(groups.listed_groups, source))}
         there = {g.name: g for g in destination.retry(partial(groups.listed_groups, destination))}
         wanted = [  # a share group has no offset of this kind
@@ -268,8 +258,8 @@ def read_groups(
         commits, errors = groups.settled_commits(source, wanted)
         partitions = {position.topic_partition for position in snapshot.positions}
         topics = {tp.topic for tp in partitions}
-        look = look_at_source(source, mirror, partitions)
-        ledger = read_verified_ledger(Sides(name, mirror, clock), look.copies)
+        look = look_at_source(source, sides.mirror, partitions)
+        ledger = read_verified_ledger(sides, look.copies)
         translation = translation_of(ledger, destination, look)
         positions = {
             group: [

@@ -25,6 +25,7 @@ from relay_pipelines.resources import KafkaResource
 from relay_pipelines.run.run import never
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror, Settings, Spark
+from relay_pipelines.sides import Sides
 
 _DEFAULTS = {"still": "10s", "recent": "1h"}
 _LOOKS = {MoveStep.PLAN, MoveStep.REHEARSE}
@@ -55,12 +56,13 @@ def build(settings: Settings, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
         name = config["mirror"]
         try:
             do = _step_of(config["step"])
-            mirror, request = settings.mirror(name), filled(MoveRequest, config)
+            sides = Sides(name, settings.mirror(name), kafka.clock)
+            request = filled(MoveRequest, config)
             path = naming.path(prefix, name)
             turns.add_tags(context.instance, context.run_id, {naming.TAG_MIRROR: path})
             by = f"Dagster run {context.run_id}"
             started = _RunSession(session, stop)
-            move = Move(name, mirror, request, started, kafka.clock, by, context.log.info)
+            move = Move(sides, request, started, by, context.log.info)
             yield list(_events(path, move, do))
         except RelayError as error:
             raise _failure(str(error)) from None
@@ -120,7 +122,8 @@ def checks(name: str, mirror: Mirror, prefix: tuple[str, ...]) -> list[dg.AssetC
         keys: Sequence[dg.AssetCheckKey],
     ) -> Iterator[dg.AssetCheckEvaluation]:
         session = _RunSession(_no_spark, never)
-        move = Move(name, mirror, scheduled_request(mirror), session, kafka.clock)
+        sides = Sides(name, mirror, kafka.clock)
+        move = Move(sides, scheduled_request(mirror), session)
         yield from (e for e in _evaluations(path, move.rehearse()) if e.asset_check_key in keys)
 
     specs = [

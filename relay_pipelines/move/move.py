@@ -9,13 +9,13 @@ import getpass
 import socket
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from relay_pipelines.errors import ConfigError, FencedError, MovedError, RelayError
 from relay_pipelines.finding import Finding, Severity
-from relay_pipelines.ledger.state_table import read_state
+from relay_pipelines.ledger.reader import read_own_checkpoints
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.move import cut, fence, way_back
 from relay_pipelines.move.gates import GATES, WAY_BACK, Gate, fails, looked
@@ -38,13 +38,9 @@ from relay_pipelines.move.way_back import THERE, WayBackSteps
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.output.messages import Say, say_nothing
 from relay_pipelines.prepare.topics import create_state
-from relay_pipelines.protocol.client import (
-    ClusterClient,
-    destination_client,
-)
-from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.run.session import Session
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
 def who_am_i() -> str:
@@ -85,11 +81,9 @@ class Move:
         say: gets a line before each step that may take long.
     """
 
-    name: str
-    mirror: Mirror
+    sides: Sides
     request: MoveRequest
     session: Session
-    clock: Clock
     by: str = field(default_factory=who_am_i)
     say: Say = say_nothing
     _writer: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
@@ -111,7 +105,7 @@ class Move:
         """
         record = self.record()
         if not record.is_cut:
-            found = rehearse(self.name, self.mirror, self.request, record, self.clock)
+            found = rehearse(self.sides, self.request, record)
             return replace(found, gates=[*found.gates, Gate(WAY_BACK, "nothing is cut")])
         asked = not record.is_without_source
         saw = "held when it was cut" if asked else "it was cut without the source"
@@ -124,10 +118,10 @@ class Move:
         """Say what `back` would bring home now; changes nothing."""
         with (
             self._records() as (records, destination),
-            group_client(self.name, self.mirror, self.request, self.clock) as source,
+            group_client(self.sides, self.request) as source,
         ):
             record = records.read()
-            beyond = sum(cut.written_beyond(destination, self.mirror, record).values())
+            beyond = sum(cut.written_beyond(destination, self.sides.mirror, record).values())
             if record.state is State.RETURNING:
                 self._way_back(record).require_unlost(destination)
             elif beyond:
@@ -144,10 +138,10 @@ class Move:
             SourceError: a producer writes.
             RelayError: a cluster does not answer, or refuses.
         """
-        with self._records() as (records, _), self._nodes() as nodes:
+        with self._records() as (records, _), source_nodes(self.sides) as nodes:
             record = records.read()
             require(record, Action.FENCE, self.request.topics)
-            snapshot = snapshot_of(self.name, self.mirror, self.request, record, self.clock)
+            snapshot = snapshot_of(self.sides, self.request, record)
             partitions = [position.topic_partition for position in snapshot.positions]
             if not snapshot.checkpoint_ends:
                 create_state(snapshot.sides)
@@ -156,7 +150,7 @@ class Move:
             self.say(f"waiting {self.request.still_ms / 1000:g} s for the source not to move")
             ends = fence.verify(nodes, partitions, self.request.still_ms)
             held = replace(
-                record.fence, still_ms=self.request.still_ms, held_at_ms=self.clock.now_ms()
+                record.fence, still_ms=self.request.still_ms, held_at_ms=self.sides.clock.now_ms()
             )
             record = records.write(
                 record,
@@ -189,7 +183,7 @@ class Move:
         for name, left in fence.present(nodes, before).items():  # of the move before
             denied[name] = (*denied.get(name, ()), *left)
         return MoveRecord(
-            self.name,
+            self.sides.name,
             number=record.number,
             state=State.FENCING,
             topics=tuple(sorted(topics)),
@@ -238,9 +232,7 @@ class Move:
                 return MoveResult(record, [record.where, *cut.lines(record)], cut.findings(record))
             if self.request.is_without_source:
                 return self._cut_without_source(records, record, destination)
-            steps = cut.Steps(
-                self.name, self.mirror, self.request, record, self.session, self.clock, self.say
-            )
+            steps = cut.Steps(self.sides, self.request, record, self.session, self.say)
             steps.require_still()
             steps.require_fenced()
             record = steps.record = records.write(record, replace(record, state=State.CUTTING))
@@ -274,18 +266,20 @@ class Move:
     def _cut_without_source(
         self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
     ) -> MoveResult:
-        known = destination.retry(lambda: read_state(destination).of(self.name))
+        known = read_own_checkpoints(destination)
         copied = {tp.topic for tp in known.next_offsets}
         topics = set(self.request.topics or (record.topics if record.is_under_way else copied))
         if not topics or (unknown := topics - copied):
             raise ConfigError(
-                f"{self.name} has copied nothing of {min(unknown) if topics else 'any topic'}",
+                f"{record.mirror} has copied nothing of {min(unknown) if topics else 'any topic'}",
                 remedy="`relay status --all` says what it has copied",
             )
         begun = record
         if not record.is_under_way:
             held, is_whole = WayBack(fence=record.way_back.fence), not self.request.topics
-            begun = MoveRecord(self.name, number=record.number, is_whole=is_whole, way_back=held)
+            begun = MoveRecord(
+                record.mirror, number=record.number, is_whole=is_whole, way_back=held
+            )
         begun = replace(
             begun,
             state=State.CUTTING,
@@ -293,12 +287,11 @@ class Move:
             is_without_source=True,
         )
         record = records.write(record, begun)
-        positions = cut.taken(
-            *(destination, self.name, self.mirror, record), partial(records.require_own, record)
-        )
+        own = partial(records.require_own, record)
+        positions = cut.taken(destination, self.sides.mirror, record, own)
         record = records.write(record, replace(record, state=State.CUT, cut=tuple(positions)))
         record = self._open_destination(records, record, destination)
-        groups = cut.groups_at_destination(self.name, destination, record)
+        groups = cut.groups_at_destination(destination, record)
         return MoveResult(record, [*cut.lines(record), *groups], cut.findings(record))
 
     def verify(self) -> MoveResult:
@@ -315,7 +308,7 @@ class Move:
             raise ConfigError(
                 f"{record.where}: there is nothing to verify", remedy=REMEDIES[record.state]
             )
-        return verify(self.name, self.mirror, self.request, record, self.clock)
+        return verify(self.sides, self.request, record)
 
     def back(self) -> MoveResult:
         """Give the topics back to the mirror, and lift the fence.
@@ -338,7 +331,7 @@ class Move:
             if record.state is not State.BACK:
                 record = records.write(record, replace(record, state=State.LIFTING))
             given = self._give_back(records, record, destination)
-            with self._nodes() as nodes:
+            with source_nodes(self.sides) as nodes:
                 lifted = fence.delete(nodes, record.fence.acls)
             if record.way_back.mirror:
                 lines = self._way_back(record).lines()
@@ -357,17 +350,17 @@ class Move:
 
         def look() -> None:
             records.require_own(record)
-            cut.require_unwritten(destination, self.mirror, record)
+            cut.require_unwritten(destination, self.sides.mirror, record)
 
-        cut.hold(destination, self.name, record)
-        moved = cut.moved_partitions(destination, self.name, record)
+        cut.hold(destination, record)
+        moved = cut.moved_partitions(destination, record)
         if not moved:  # the mirror may have copied beyond the cut
             return moved
         try:
             look()
             if record.way_back.mirror:  # from here on, positions before the cut have no answer
                 self._way_back(record).resume(destination)
-            cut.give_back(destination, self.name, moved, look)
+            cut.give_back(destination, moved, look)
         except cut.WrittenMeanwhileError:
             # nothing is given back, and no other process can any more
             state = State.RETURNING if record.way_back.mirror else State.CUT
@@ -378,20 +371,19 @@ class Move:
     def _comes_home(self, record: MoveRecord, destination: ClusterClient) -> bool:
         """Whether something was written at the destination that has to come home."""
         return record.state is State.RETURNING or (
-            record.state is State.CUT and bool(cut.written_beyond(destination, self.mirror, record))
+            record.state is State.CUT
+            and bool(cut.written_beyond(destination, self.sides.mirror, record))
         )
 
     def _way_back(self, record: MoveRecord) -> WayBackSteps:
-        return WayBackSteps(
-            self.name, self.mirror, self.request, record, self.session, self.clock, self.say
-        )
+        return WayBackSteps(self.sides, self.request, record, self.session, self.say)
 
     def _mirror_back(
         self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
     ) -> tuple[MoveRecord, list[Finding]]:
         """Bring home what was written at the destination; return why groups have not moved."""
         steps = self._way_back(record)
-        with group_client(self.name, self.mirror, self.request, self.clock) as source:
+        with group_client(self.sides, self.request) as source:
             if not record.way_back.mirror:
                 steps.require_possible(source, destination)
             steps.record = records.write(record, steps.begun(destination))
@@ -452,7 +444,7 @@ class Move:
         """Yield what of the fence does not hold, or was not lifted."""
         if record.state in {State.NONE, State.LIFTING} or record.is_without_source:
             return
-        with self._nodes() as nodes:
+        with source_nodes(self.sides) as nodes:
             there = fence.present(nodes, record.fence.acls)
             for name, acls in record.fence.acls.items():
                 for acl in acls:
@@ -477,14 +469,8 @@ class Move:
 
     @contextmanager
     def _records(self) -> Iterator[tuple[MoveRecords, ClusterClient]]:
-        options = self.mirror.copy_options
-        with destination_client(
-            self.name, self.mirror.destination_cluster, options, self.clock, "move"
-        ) as client:
-            yield MoveRecords(client, self.name, self._writer, self.by), client
-
-    def _nodes(self) -> AbstractContextManager[Nodes]:
-        return source_nodes(self.name, self.mirror, self.clock)
+        with self.sides.destination("move") as client:
+            yield MoveRecords(client, self._writer, self.by), client
 
 
 def _fenced(record: MoveRecord) -> str:

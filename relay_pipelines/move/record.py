@@ -240,9 +240,9 @@ class MoveRecords:
         by: who it is, for people.
     """
 
-    def __init__(self, client: ClusterClient, mirror: str, writer: str, by: str) -> None:
+    def __init__(self, client: ClusterClient, writer: str, by: str) -> None:
         self._client = client
-        self._mirror = mirror
+        self._mirror = client.mirror
         self._writer = writer
         self._by = by
 

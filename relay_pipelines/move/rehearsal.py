@@ -27,12 +27,10 @@ from relay_pipelines.offsets.positions import Answer, Exactness
 from relay_pipelines.output.formatting import count, format_time, plural, seconds
 from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.prepare import permissions, topics
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.schemas.verdict import State as SchemaState
 from relay_pipelines.schemas.verdict import total
 from relay_pipelines.schemas.verify import verify as verify_schemas
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
 
@@ -78,25 +76,24 @@ class Rehearsal:
         return f"now: {', '.join(parts)}"
 
 
-def rehearse(
-    name: str, mirror: Mirror, request: MoveRequest, record: MoveRecord, clock: Clock
-) -> Rehearsal:
+def rehearse(sides: Sides, request: MoveRequest, record: MoveRecord) -> Rehearsal:
     """Look at everything that a cut depends on.
 
     Raises:
         RelayError: a cluster does not answer, so that there is nothing to say.
     """
+    clock = sides.clock
     began = clock.monotonic()
-    snapshot = snapshot_of(name, mirror, request, record, clock, patient=False)
+    snapshot = snapshot_of(sides, request, record, patient=False)
     partitions = [position.topic_partition for position in snapshot.positions]
     groups = Groups()
 
     def look_at_groups() -> Gate:
         nonlocal groups
-        groups = read_groups(name, mirror, request, snapshot, clock)
+        groups = read_groups(request, snapshot)
         return group_gate(groups)
 
-    with source_nodes(name, mirror, clock) as nodes:
+    with source_nodes(sides) as nodes:
         looks = {node: look_at_node(source, partitions) for node, source in nodes.items()}
         of_groups = looked("groups", look_at_groups)
         gates = [
@@ -110,9 +107,9 @@ def rehearse(
                     for gate in ("source groups", "destination groups")
                 )
             ),
-            looked("schemas", partial(schema_gate, name, mirror, snapshot, clock)),
-            looked("fence", partial(_fence_gate, name, mirror, request, snapshot, clock)),
-            looked("acls", partial(_acl_gate, name, mirror, snapshot, clock)),
+            looked("schemas", partial(schema_gate, snapshot)),
+            looked("fence", partial(_fence_gate, request, snapshot)),
+            looked("acls", partial(_acl_gate, snapshot)),
         ]
         # the last look of all: what has moved meanwhile, a producer has written
         clock.sleep(max(0.0, _LEAST_SECONDS - (clock.monotonic() - began)))
@@ -134,13 +131,7 @@ def rehearse(
 
 
 def snapshot_of(
-    name: str,
-    mirror: Mirror,
-    request: MoveRequest,
-    record: MoveRecord,
-    clock: Clock,
-    *,
-    patient: bool = True,
+    sides: Sides, request: MoveRequest, record: MoveRecord, *, patient: bool = True
 ) -> ClusterSnapshot:
     """Look at the topics that move.
 
@@ -152,7 +143,7 @@ def snapshot_of(
     if record.is_under_way:
         chosen = frozenset(() if record.is_whole else record.topics)
     snapshot = take_snapshot(
-        Sides(name, mirror, clock),
+        sides,
         belongs=(lambda topic: topic in chosen) if chosen else (lambda _: True),
         configs=False,
         patient=patient,
@@ -160,7 +151,7 @@ def snapshot_of(
     missing = chosen - {position.topic_partition.topic for position in snapshot.positions}
     if missing or not snapshot.positions:
         raise ConfigError(
-            f"{name} copies no topic {min(missing)!r}" if missing else f"{name} copies no topic",
+            f"{sides.name} copies no topic" + (f" {min(missing)!r}" if missing else ""),
             remedy="`relay plan --why` says which topics it copies",
         )
     return snapshot
@@ -313,12 +304,14 @@ def destination_gate(groups: Groups) -> Gate:
     return Gate("destination groups", plural(len(groups.positions), "group"), findings)
 
 
-def schema_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) -> Gate:
+def schema_gate(snapshot: ClusterSnapshot) -> Gate:
     """All ids in the copies mean the same at both registries.
 
     Raises:
         RelayError: the destination does not answer.
     """
+    sides = snapshot.sides
+    mirror = sides.mirror
     registries = mirror.source.schema_registry, mirror.destination.schema_registry
     if None in registries:
         declared = "one registry alone is" if any(registries) else "no registry is"
@@ -327,7 +320,7 @@ def schema_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clo
     topics = sorted(copied & snapshot.targets.keys())
     if not topics:
         return Gate("schemas", "no record was copied")
-    verdict = total(name, list(verify_schemas(name, mirror, SchemasRequest(tuple(topics)), clock)))
+    verdict = total(sides.name, list(verify_schemas(sides, SchemasRequest(tuple(topics)))))
     remedy = "register them at the destination's registry under the same ids; then repeat"
     if verdict.state is SchemaState.DIFFERS:
         return Gate("schemas", str(verdict), [fails("", str(verdict), remedy)])
@@ -337,18 +330,16 @@ def schema_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clo
     return Gate("schemas", str(verdict))
 
 
-def _fence_gate(
-    name: str, mirror: Mirror, request: MoveRequest, snapshot: ClusterSnapshot, clock: Clock
-) -> Gate:
+def _fence_gate(request: MoveRequest, snapshot: ClusterSnapshot) -> Gate:
     if request.by is not FenceBy.ACL:
         return Gate("fence", f"by {request.by}: it is verified when it stands")
-    with source_nodes(name, mirror, clock) as nodes:
+    with source_nodes(snapshot.sides) as nodes:
         acls = denials(nodes, sorted(snapshot.targets))
     return Gate("fence", f"{plural(acl_count(acls), 'ACL')} would be created")
 
 
-def _acl_gate(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) -> Gate:
-    report = permissions.report(Sides(name, mirror, clock))
+def _acl_gate(snapshot: ClusterSnapshot) -> Gate:
+    report = permissions.report(snapshot.sides)
     if report.unsecured:
         return Gate("acls", f"{', '.join(report.unsecured)} has no authorizer")
     missing = [

@@ -13,40 +13,33 @@ from relay_pipelines.move.move import MoveResult
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.rehearsal import snapshot_of
 from relay_pipelines.move.request import MoveRequest
-from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.positions import Answer
 from relay_pipelines.offsets.verify import Comparison, Verified
 from relay_pipelines.offsets.verify import verify as compare_records
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
-def verify(
-    name: str, mirror: Mirror, request: MoveRequest, record: MoveRecord, clock: Clock
-) -> MoveResult:
+def verify(sides: Sides, request: MoveRequest, record: MoveRecord) -> MoveResult:
     """Compare where groups are with where the cut has put them, and the source with its ends.
 
     Raises:
         RelayError: the destination does not answer.
     """
-    with client_of(name, mirror, Side.DESTINATION, "", clock) as destination:
-        lines = [record.where, _written_here(destination, mirror, record)]
+    with sides.destination() as destination:
+        lines = [record.where, _written_here(destination, sides.mirror, record)]
         if record.is_without_source:
             return MoveResult(record, lines, [])
         findings: list[Finding] = []
-        with (
-            source_nodes(name, mirror, clock) as nodes,
-            group_client(name, mirror, request, clock) as source,
-        ):
+        with source_nodes(sides) as nodes, group_client(sides, request) as source:
             if error := fence.written_since(nodes, record):
                 findings.append(Finding.of(error))
             else:
                 lines.append("nothing was written at the source since the fence held")
-            snapshot = snapshot_of(name, mirror, request, record, clock)
-            found = read_groups(name, mirror, request, snapshot, clock)
+            found = read_groups(request, snapshot_of(sides, request, record))
             groups = {*record.groups}.difference(request.without_groups)
             seen = groups.difference(found.errors)
             moved = [each for each in found.positions if each.group.name in seen]

@@ -21,7 +21,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.reader import read_checkpoints
+from relay_pipelines.ledger.reader import read_checkpoints, read_own_checkpoints
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
@@ -58,14 +58,11 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     ClusterClient,
-    destination_client,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.replay.replay import require_copyable
 from relay_pipelines.run.session import Session
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
 
@@ -79,23 +76,17 @@ _AGAIN = "stop that producer, and repeat `relay move back`"
 class WayBackSteps:
     """The steps of the way back, in their order; each may be repeated."""
 
-    name: str
-    mirror: Mirror
+    sides: Sides
     request: MoveRequest
     record: MoveRecord
     session: Session
-    clock: Clock
     say: Callable[[str], None]
-    own: Mirror = field(init=False)
+    own: Sides = field(init=False)
     """The mirror that copies."""
 
     def __post_init__(self) -> None:
-        self.own = reversed_mirror(self.mirror, self.record)
-
-    @property
-    def own_name(self) -> str:
-        """Its name."""
-        return name_of(self.record)
+        mirror = reversed_mirror(self.sides.mirror, self.record)
+        self.own = replace(self.sides, name=name_of(self.record), mirror=mirror)
 
     def require_possible(self, source: ClusterClient, destination: ClusterClient) -> None:
         """Refuse what could not be finished. Changes nothing.
@@ -120,14 +111,13 @@ class WayBackSteps:
             ConfigError: retention was faster, and relay.yaml does not accept that.
             RelayError: a guard holds something back, or a cluster does not answer.
         """
-        snapshot, accepts = self._snapshot(), self.own.on_data_loss is OnDataLoss.CONTINUE
+        snapshot, accepts = self._snapshot(), self.own.mirror.on_data_loss is OnDataLoss.CONTINUE
         ended = {each.topic_partition for each in snapshot.positions if each.moved}
         for tp, error in snapshot.guarded.items():
             if tp not in ended and not (accepts and isinstance(error, DataLossError)):
                 raise error
         if not accepts:
-            known = read_checkpoints(Sides(self.own_name, self.own, self.clock))
-            _require_kept(destination, self.record, known)
+            _require_kept(destination, self.record, read_checkpoints(self.own))
         return snapshot
 
     def _require_known(self) -> None:
@@ -136,7 +126,7 @@ class WayBackSteps:
         Raises:
             ConfigError: a topic of either side was created again, or has lost its end.
         """
-        snapshot = snapshot_of(self.name, self.mirror, self.request, self.record, self.clock)
+        snapshot = snapshot_of(self.sides, self.request, self.record)
         for position in snapshot.positions:
             for loss in losses(position):
                 raise ConfigError(
@@ -163,7 +153,7 @@ class WayBackSteps:
         acls = fence.denials({THERE: destination}, topics) if by is FenceBy.ACL else {}
         if before := self.record.way_back.fence.acls:  # that a cut was to lift
             acls = {THERE: tuple(dict.fromkeys((*acls.get(THERE, ()), *before[THERE])))}
-        way_back = WayBack(self.own_name, Fence(by, acls))
+        way_back = WayBack(self.own.name, Fence(by, acls))
         return replace(self.record, state=State.RETURNING, way_back=way_back)
 
     def take_on(self, own: Look) -> None:
@@ -173,12 +163,12 @@ class WayBackSteps:
             FencedError: another process goes on with the move.
             RelayError: the source does not answer, or refuses.
         """
-        with self._client() as client:
+        with self.own.destination("move") as client:
             if not client.retry(partial(client.has_topic, checkpoint.TOPIC)):
                 return
-            owners = client.retry(lambda: read_state(client).of(self.own_name)).owners
-            ended = [tp for tp, owner in owners.items() if owner == moved_id(self.own_name)]
-            give_back(client, self.own_name, ended, own)
+            owners = read_own_checkpoints(client).owners
+            ended = [tp for tp, owner in owners.items() if owner == moved_id(self.own.name)]
+            give_back(client, ended, own)
 
     def copy(self, destination: ClusterClient) -> None:
         """Copy up to where the destination ends now.
@@ -206,7 +196,7 @@ class WayBackSteps:
             error.remedy = _AGAIN
             raise
         held = replace(
-            self.record.way_back.fence, still_ms=still_ms, held_at_ms=self.clock.now_ms()
+            self.record.way_back.fence, still_ms=still_ms, held_at_ms=self.sides.clock.now_ms()
         )
         way_back = replace(self.record.way_back, fence=held, ends=by_topic(ends))
         return replace(self.record, way_back=way_back)
@@ -245,9 +235,9 @@ class WayBackSteps:
         """
         self.say("auditing what was mirrored back")
         asked = AuditRequest(level=self.request.level)
-        known = read_checkpoints(Sides(self.own_name, self.own, self.clock))
+        known = read_checkpoints(self.own)
         if any(found.ledger_head.number for found in known.checkpoints.values()):
-            audit_all(self.own_name, self.own, asked, self.session, self.clock)
+            audit_all(self.own, asked, self.session)
 
     def look(self, source: ClusterClient, destination: ClusterClient) -> list[Answer]:
         """Find where the groups of the destination go on at the source.
@@ -257,7 +247,7 @@ class WayBackSteps:
             RelayError: a cluster does not answer.
         """
         self.say("looking at groups and schemas")
-        gate = schema_gate(self.own_name, self.own, self._snapshot(), self.clock)
+        gate = schema_gate(self._snapshot())
         for reason in gate.reasons:
             raise ConfigError(
                 f"gate schemas: {reason}",
@@ -283,16 +273,10 @@ class WayBackSteps:
             FencedError: another process goes on with the move.
             RelayError: the source does not answer, or refuses.
         """
-        with self._client() as client:
-            before = client.retry(lambda: read_state(client).of(self.own_name))
-            claim_all(
-                client,
-                self.own_name,
-                dict.fromkeys(before.next_offsets, moved_id(self.own_name)),
-                own,
-            )
-            claimed = client.retry(lambda: read_state(client).of(self.own_name))
-            known = claimed.checkpoints.values()
+        with self.own.destination("move") as client:
+            begun = read_own_checkpoints(client).next_offsets
+            claim_all(client, dict.fromkeys(begun, moved_id(self.own.name)), own)
+            known = read_own_checkpoints(client).checkpoints.values()
         copies = [each.copies for each in known if each.copies is not None]
         ends = by_topic({each.topic_partition: each.next_offset for each in copies})
         way_back = replace(self.record.way_back, source_ends=ends)
@@ -308,12 +292,12 @@ class WayBackSteps:
         there = by_partition(self.record.way_back.ends)
 
         def go_on() -> None:
-            snapshot = snapshot_of(self.name, self.mirror, self.request, self.record, self.clock)
+            snapshot = snapshot_of(self.sides, self.request, self.record)
             for position in snapshot.positions:
                 end = ends.get(position.topic_partition, 0)
                 # one that was given back may be further
                 if position.begin < end:
-                    why = f"written at the destination, and brought home by {self.own_name}"
+                    why = f"written at the destination, and brought home by {self.own.name}"
                     copies_end = there[snapshot.destination_of(position.topic_partition)]
                     resume_at(destination, snapshot, position, end, why, copies_end)
 
@@ -334,21 +318,15 @@ class WayBackSteps:
             error.remedy = _AGAIN
             raise error
 
-    def _client(self) -> ClusterClient:
-        """Return a client of the source, for what is written there."""
-        return destination_client(
-            self.own_name, self.own.destination_cluster, self.own.copy_options, self.clock, "move"
-        )
-
     def _snapshot(self) -> ClusterSnapshot:
         # the loop guard is lifted: copying begins at the cut, and no copy is beyond it
-        return take_snapshot(Sides(self.own_name, self.own, self.clock), refuse_loops=False)
+        return take_snapshot(self.own, refuse_loops=False)
 
     def lines(self) -> list[str]:
         """Return what was mirrored back, in words."""
-        ledger = read_verified_ledger(Sides(self.own_name, self.own, self.clock))
+        ledger = read_verified_ledger(self.own)
         records = sum(entry.records for entry in ledger.entries)
-        home = f"mirrored back by {self.own_name}: {plural(records, 'record')}"
+        home = f"mirrored back by {self.own.name}: {plural(records, 'record')}"
         return [home, f"the destination stays fenced by {self.record.way_back.fence}"]
 
 
@@ -501,8 +479,8 @@ def read_answers(
         for group, commits in sorted(there.items())
         for position in _positions(group, commits, topics)
     ]
-    beyond = read_translation(steps.own_name, steps.own, source)
-    ledger = read_verified_ledger(Sides(steps.name, steps.mirror, steps.clock))
+    beyond = read_translation(steps.own, source)
+    ledger = read_verified_ledger(steps.sides)
     upto = translation_of(_as_of_cut(ledger, steps.record), destination)
     cut_at = {each.destination: each for each in steps.record.cut}
     answers = [_answer(position, cut_at, upto, beyond, steps.record) for position in positions]
@@ -510,7 +488,7 @@ def read_answers(
     return [
         answer
         for answer in answers
-        if not _is_there(steps.name, answer, there[answer.position.group], here, sources)
+        if not _is_there(steps.sides.name, answer, there[answer.position.group], here, sources)
     ]
 
 

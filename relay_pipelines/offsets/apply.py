@@ -24,12 +24,10 @@ from relay_pipelines.protocol.client import (
     EARLIEST,
     READ_COMMITTED,
     ClusterClient,
-    destination_client,
-    source_client,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 _AT_ONCE = 100
 """So many groups are read, moved and read back together."""
@@ -88,15 +86,15 @@ def node_of(mirror: Mirror, name: str) -> Cluster:
     )
 
 
-def client_of(name: str, mirror: Mirror, side: Side, node: str, clock: Clock) -> ClusterClient:
+def client_of(sides: Sides, side: Side, node: str) -> ClusterClient:
     """Return a client of the cluster whose groups are meant.
 
     Args:
         node: of the source, as of `node_of`.
     """
     if side is Side.DESTINATION:
-        return destination_client(name, mirror.destination_cluster, mirror.copy_options, clock)
-    return source_client(name, node_of(mirror, node), mirror.copy_options, clock)
+        return sides.destination()
+    return sides.source(node_of(sides.mirror, node))
 
 
 def apply(

@@ -65,16 +65,16 @@ def of_run(followed: FollowedGroups, lane: Lane) -> list[dg.AssetCheckEvaluation
         return [CheckResult(passed=False, description=followed.failure).evaluation(key)]
     if followed.looks is None:
         return []
-    return [result(followed.mirror.groups, followed.looks).evaluation(key)]
+    return [result(followed.sides.mirror.groups, followed.looks).evaluation(key)]
 
 
 def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The check that people run from the UI; it changes nothing."""
 
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
-        mirror = kafka.mirror(lane.mirror)
-        with closing(GroupLooker(lane.mirror, mirror, kafka.clock, lane.belongs)) as looker:
-            return result(mirror.groups, looker.look())
+        sides = kafka.sides(lane.mirror)
+        with closing(GroupLooker(sides, lane.belongs)) as looker:
+            return result(sides.mirror.groups, looker.look())
 
     return build_check(
         lane.check(naming.GROUP_OFFSETS),

@@ -26,8 +26,6 @@ from relay_pipelines.offsets.translate import (
 from relay_pipelines.offsets.verify import Comparison, verify
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import count, stdout
-from relay_pipelines.protocol.clock import Clock, SystemClock
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 
 _FAILED = 1
@@ -58,16 +56,16 @@ class _Outcome(NamedTuple):
 
 def run(invocation: Invocation, mirror_name: str | None, request: OffsetsRequest, how: How) -> int:
     """Translate positions, commit or verify that if asked to, show it; return the exit code."""
-    clock = SystemClock()
-    name, mirror = the_mirror(invocation.settings(), mirror_name, "offsets are of")
+    sides = the_mirror(invocation.settings(), mirror_name, "offsets are of")
+    name = sides.name
     with invocation.reporting_errors(name):
-        positions, look = _positions(invocation, name, mirror, request, clock)
+        positions, look = _positions(invocation, sides, request)
         if how.action is OffsetsAction.TRANSLATE:
-            answers = translate(name, mirror, positions, request.to, clock, look)
+            answers = translate(sides, positions, request.to, look)
             outcomes: list[_Outcome] = []
         else:
             do = _applied if how.action is OffsetsAction.APPLY else _verified
-            answers, outcomes = do(name, mirror, positions, look, request, how, clock)
+            answers, outcomes = do(sides, positions, look, request, how)
         if any(answer.exactness is Exactness.CANNOT for answer in answers):
             invocation.raise_exit_code(_FAILED)
         for outcome in outcomes:
@@ -84,41 +82,37 @@ def run(invocation: Invocation, mirror_name: str | None, request: OffsetsRequest
 
 
 def _applied(
-    name: str,
-    mirror: Mirror,
+    sides: Sides,
     positions: Sequence[ConsumerPosition],
     look: SourceLook | None,
     request: OffsetsRequest,
     how: How,
-    clock: Clock,
 ) -> tuple[list[Answer], list[_Outcome]]:
     """Translate and commit."""
-    with client_of(name, mirror, request.to, request.node, clock) as client:
+    with client_of(sides, request.to, request.node) as client:
         if request.to is Side.SOURCE:
-            look = SourceLook(topic_ids(client, _source_topics(name, mirror, clock)))
-        answers = translate(name, mirror, positions, request.to, clock, look)
+            look = SourceLook(topic_ids(client, _source_topics(sides)))
+        answers = translate(sides, positions, request.to, look)
         applied = apply(client, answers, request.to, execute=how.execute, backwards=how.backwards)
     refused = {State.REFUSED: _FAILED}
     return answers, [_Outcome(each.state, each.why, refused.get(each.state, 0)) for each in applied]
 
 
 def _verified(
-    name: str,
-    mirror: Mirror,
+    sides: Sides,
     positions: Sequence[ConsumerPosition],
     _look: SourceLook | None,
     request: OffsetsRequest,
     _how: How,
-    clock: Clock,
 ) -> tuple[list[Answer], list[_Outcome]]:
     """Translate, and compare the records around each position on both sides."""
     with (
-        client_of(name, mirror, Side.SOURCE, request.node, clock) as source,
-        client_of(name, mirror, Side.DESTINATION, "", clock) as destination,
+        client_of(sides, Side.SOURCE, request.node) as source,
+        sides.destination() as destination,
     ):
-        look = look_to_leave(source, mirror, positions, request.to)
-        look = look or SourceLook(topic_ids(source, _source_topics(name, mirror, clock)))
-        translation = read_translation(name, mirror, destination, look)
+        look = look_to_leave(source, sides.mirror, positions, request.to)
+        look = look or SourceLook(topic_ids(source, _source_topics(sides)))
+        translation = read_translation(sides, destination, look)
         answers = answers_to(translation, destination, positions, request.to)
         found = verify(translation, source, destination, answers, request.to)
     codes = {Comparison.DIFFERS: DIFFERENCE, Comparison.NOT_COMPARED: _FAILED}
@@ -128,27 +122,25 @@ def _verified(
 
 
 def _positions(
-    invocation: Invocation, name: str, mirror: Mirror, request: OffsetsRequest, clock: Clock
+    invocation: Invocation, sides: Sides, request: OffsetsRequest
 ) -> tuple[list[ConsumerPosition], SourceLook | None]:
     """Return what is asked about, and what the source has of it if it was read."""
     if request.file:
         positions = request.positions()
-        return positions, _look_at_uncopied(invocation, name, mirror, positions, request, clock)
-    with client_of(name, mirror, request.to.other, request.node, clock) as client:
+        return positions, _look_at_uncopied(invocation, sides, positions, request)
+    with client_of(sides, request.to.other, request.node) as client:
         positions, failed = committed_positions(client, request.groups, request.pattern)
-        look = look_to_leave(client, mirror, positions, request.to)
+        look = look_to_leave(client, sides.mirror, positions, request.to)
     for error in failed.values():
-        invocation.fail(error, name)
+        invocation.fail(error, sides.name)
     return positions, look
 
 
 def _look_at_uncopied(
     invocation: Invocation,
-    name: str,
-    mirror: Mirror,
+    sides: Sides,
     positions: Sequence[ConsumerPosition],
     request: OffsetsRequest,
-    clock: Clock,
 ) -> SourceLook | None:
     """Return what the source has of what was never copied; None if it need not be asked.
 
@@ -156,20 +148,20 @@ def _look_at_uncopied(
     """
     if request.to is Side.SOURCE:
         return None
-    copied = read_checkpoints(Sides(name, mirror, clock)).checkpoints
+    copied = read_checkpoints(sides).checkpoints
     uncopied = {position.topic_partition for position in positions}.difference(copied)
     if not uncopied:
         return None
     try:
-        with client_of(name, mirror, Side.SOURCE, request.node, clock) as client:
-            return look_at_source(client, mirror, uncopied, patient=False)
+        with client_of(sides, Side.SOURCE, request.node) as client:
+            return look_at_source(client, sides.mirror, uncopied, patient=False)
     except RelayError as error:
-        invocation.fail(error, name)
+        invocation.fail(error, sides.name)
         return None
 
 
-def _source_topics(name: str, mirror: Mirror, clock: Clock) -> set[str]:
-    return {tp.topic for tp in read_checkpoints(Sides(name, mirror, clock)).checkpoints}
+def _source_topics(sides: Sides) -> set[str]:
+    return {tp.topic for tp in read_checkpoints(sides).checkpoints}
 
 
 def document(

@@ -23,8 +23,6 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     ClusterClient,
 )
-from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 
 _MOST_WAITS = 10
@@ -39,9 +37,7 @@ class FollowedLedger:
         belongs: whether a source topic is one of them.
     """
 
-    name: str
-    mirror: Mirror
-    clock: Clock
+    sides: Sides
     belongs: Callable[[str], bool]
     _reader: LedgerReader | None = field(default=None, init=False)
     _partitions: dict[TopicPartition, CopiedPartition] = field(default_factory=dict, init=False)
@@ -69,7 +65,7 @@ class FollowedLedger:
             self._read_all()
             return
         # the checkpoints first: the entries of their heads were committed with them
-        snapshot = read_checkpoints(Sides(self.name, self.mirror, self.clock), patient=False)
+        snapshot = read_checkpoints(self.sides, patient=False)
         try:
             for record in self._reader.follow(patient=False):
                 self._new.append(record)
@@ -129,14 +125,13 @@ class FollowedLedger:
 
     def _read_all(self) -> None:
         self.close()
-        sides = Sides(self.name, self.mirror, self.clock)
-        with sides.destination("ledger") as client:
+        with self.sides.destination("ledger") as client:
             if not client.has_topic(ledger_topic.TOPIC):
                 return  # nothing was ever mirrored to this destination
             reader = LedgerReader(client)
             # before the ledger is read, so that nothing lies between
             reader.start(patient=False)
-            ledger = read_verified_ledger(sides)
+            ledger = read_verified_ledger(self.sides)
         self._new.clear()
         self._partitions.clear()
         self._waits = 0

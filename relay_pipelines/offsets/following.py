@@ -8,21 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import Side
-from relay_pipelines.offsets.apply import client_of
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker, any_topic
 from relay_pipelines.offsets.mark import marked
 from relay_pipelines.output.messages import Say
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 _AT_ONCE = 100
 _END_SECONDS = 10.0
@@ -34,9 +30,7 @@ def follow(looker: GroupLooker) -> list[GroupLook]:
     Raises:
         RelayError: a cluster does not answer.
     """
-    node = looker.mirror.groups.node or ""
-    to_client = partial(client_of, looker.name, looker.mirror, node=node, clock=looker.clock)
-    with to_client(side=Side.SOURCE) as source, to_client(side=Side.DESTINATION) as destination:
+    with looker.source() as source, looker.sides.destination() as destination:
         looks = {look.group: look for look in looker.look_with(source, destination)}
         news = [look for look in looks.values() if look.wanted]
         for first in range(0, len(news), _AT_ONCE):
@@ -49,14 +43,14 @@ def _committed(
 ) -> dict[str, GroupLook]:
     """Commit for some groups: between the last look at them and the commit lies one request."""
     there, errors = groups.group_commits(client, [look.group for look in looks])
-    now_ms, commits, found = looker.clock.now_ms(), {}, {}
+    now_ms, commits, found = client.clock.now_ms(), {}, {}
     for look in looks:
         found[look.group] = look
         if look.group in errors:
             found[look.group] = _failed(look, str(errors[look.group]))
         elif _is_as_before(look, there.get(look.group, {})):
             commits[look.group] = {
-                tp: marked(looker.name, offset, now_ms) for tp, offset in look.wanted.items()
+                tp: marked(client.mirror, offset, now_ms) for tp, offset in look.wanted.items()
             }
     refused = groups.commit_offsets(client, commits)
     for group, of_group in commits.items():
@@ -96,9 +90,7 @@ class FollowedGroups:
         belongs: whether a source topic is one of those that are followed.
     """
 
-    name: str
-    mirror: Mirror
-    clock: Clock
+    sides: Sides
     say: Say
     belongs: Callable[[str], bool] = any_topic
     looks: Sequence[GroupLook] | None = field(default=None, init=False)
@@ -111,15 +103,15 @@ class FollowedGroups:
     _looker: GroupLooker = field(init=False)
 
     def __enter__(self) -> Self:
-        self.use(self.mirror)
+        self.use(self.sides)
         return self
 
-    def use(self, mirror: Mirror) -> None:
+    def use(self, sides: Sides) -> None:
         """Follow by other settings from the next time on."""
-        self.mirror = mirror
-        self._looker = GroupLooker(self.name, mirror, self.clock, self.belongs)
-        if mirror.groups.allow and self._thread is None:
-            name = f"groups-{self.name}"
+        self.sides = sides
+        self._looker = GroupLooker(sides, self.belongs)
+        if sides.mirror.groups.allow and self._thread is None:
+            name = f"groups-{sides.name}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 
@@ -151,10 +143,10 @@ class FollowedGroups:
     def _run(self) -> None:
         left = 0.0
         while not self._ended.wait(left):
-            began = self.clock.monotonic()
+            clock = self.sides.clock
+            began = clock.monotonic()
             self.follow()
-            every = self.mirror.groups.every / 1000
-            left = max(0.0, began + every - self.clock.monotonic())
+            left = max(0.0, began + self.sides.mirror.groups.every / 1000 - clock.monotonic())
 
     def _say(self) -> None:
         lines = {

@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from typing import Any, NamedTuple
 
 from relay_pipelines.errors import RelayError, RetriableError
@@ -26,9 +25,8 @@ from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.output.formatting import count, plural, seconds
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.groups import Commits, Read
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
 class Following(StrEnum):
@@ -130,9 +128,7 @@ class GroupLooker:
         belongs: whether a source topic is one of those that are followed.
     """
 
-    name: str
-    mirror: Mirror
-    clock: Clock
+    sides: Sides
     belongs: Callable[[str], bool] = any_topic
     _ledger: FollowedLedger = field(init=False)
     _logs: object = field(default=None, init=False)
@@ -143,7 +139,7 @@ class GroupLooker:
     _looks: dict[str, _Known] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._ledger = FollowedLedger(self.name, self.mirror, self.clock, self.belongs)
+        self._ledger = FollowedLedger(self.sides, self.belongs)
 
     def close(self) -> None:
         """Leave the connections to the next client."""
@@ -155,12 +151,14 @@ class GroupLooker:
         Raises:
             RelayError: a cluster does not answer.
         """
-        if not self.mirror.groups.allow:
+        if not self.sides.mirror.groups.allow:
             return []
-        node = self.mirror.groups.node or ""
-        to_client = partial(client_of, self.name, self.mirror, node=node, clock=self.clock)
-        with to_client(side=Side.SOURCE) as source, to_client(side=Side.DESTINATION) as destination:
+        with self.source() as source, self.sides.destination() as destination:
             return self.look_with(source, destination)
+
+    def source(self) -> ClusterClient:
+        """Return a client of the node of the source whose groups are followed."""
+        return client_of(self.sides, Side.SOURCE, self.sides.mirror.groups.node or "")
 
     def look_with(self, source: ClusterClient, destination: ClusterClient) -> list[GroupLook]:
         """Do the same with clients of both sides."""
@@ -172,7 +170,7 @@ class GroupLooker:
         )
         self._translate(translation, destination, here)
         destinations = translation.topic_partitions(Side.DESTINATION)
-        now_ms, looks = self.clock.now_ms(), {}
+        now_ms, looks = self.sides.clock.now_ms(), {}
         for group, translated in self._translated.items():
             committed = there.get(group, _NOTHING)
             known = self._looks.get(group)
@@ -201,7 +199,7 @@ class GroupLooker:
         here: dict[str, Commits] = {}
         errors: dict[str, RelayError] = {}
         asked: list[Future[_Asked]] = []
-        with ThreadPoolExecutor(1, f"groups-{self.name}-source") as beside:
+        with ThreadPoolExecutor(1, f"groups-{self.sides.name}-source") as beside:
             for first in range(0, len(names), groups.GROUPS_AT_ONCE):
                 some = names[first : first + groups.GROUPS_AT_ONCE]
                 read = self._read[Side.DESTINATION, first], self._read[Side.SOURCE, first]
@@ -286,7 +284,7 @@ class GroupLooker:
         A list hides groups that the user may not see: those that are named as they are, are asked
         for nevertheless, so that it shows.
         """
-        chosen = self.mirror.groups
+        chosen = self.sides.mirror.groups
         names = sorted({*listed, *filter(_NAME.fullmatch, chosen.allow)})
 
         def matches(patterns: Sequence[str], name: str) -> bool:
@@ -310,7 +308,8 @@ class GroupLooker:
         marks: dict[TopicPartition, Mark | None] = {
             tp: mark_of(commit) for tp, commit in there.items()
         }
-        foreign = [tp for tp, mark in marks.items() if mark is None or mark.mirror != self.name]
+        name = self.sides.name
+        foreign = [tp for tp, mark in marks.items() if mark is None or mark.mirror != name]
         if foreign:
             why = f"it has committed {foreign[0]} at offset {count(there[foreign[0]].offset)} there"
             return replace(found, state=Following.MOVED, why=why)
@@ -362,13 +361,13 @@ def _went_back(answer: Answer, there: int) -> str:
     )
 
 
-def looked_at(name: str, mirror: Mirror, clock: Clock) -> list[GroupLook]:
+def looked_at(sides: Sides) -> list[GroupLook]:
     """Look once at the groups of a mirror.
 
     Raises:
         RelayError: a cluster does not answer.
     """
-    with closing(GroupLooker(name, mirror, clock)) as looker:
+    with closing(GroupLooker(sides)) as looker:
         return looker.look()
 
 

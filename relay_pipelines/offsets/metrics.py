@@ -12,19 +12,20 @@ from relay_pipelines.sides import Sides
 
 def group_samples(sides: Sides) -> Callable[[], list[Sample]]:
     """Return what looks at the groups of a mirror, and returns the values of their gauges."""
-    looker = GroupLooker(sides.name, sides.mirror, sides.clock)
+    looker = GroupLooker(sides)
     return lambda: list(_samples(looker))
 
 
 def _samples(looker: GroupLooker) -> Iterator[Sample]:
-    if not looker.mirror.groups.allow:
+    name = looker.sides.name
+    if not looker.sides.mirror.groups.allow:
         return
     states: Counter[Following] = Counter()
     for look in looker.look():
         states[look.state] += 1
         if look.state is Following.FOLLOWED:
-            labels = looker.name, look.group
+            labels = name, look.group
             yield Sample("group_lag_records", labels, look.lag_records)
             yield Sample("group_lag_seconds", labels, look.lag_seconds)
     for state in Following:
-        yield Sample("groups", (looker.name, state.name.lower()), states[state])
+        yield Sample("groups", (name, state.name.lower()), states[state])

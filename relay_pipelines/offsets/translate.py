@@ -31,9 +31,7 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     ClusterClient,
-    destination_client,
 )
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
@@ -59,11 +57,9 @@ class SourceLook(NamedTuple):
 
 
 def translate(
-    name: str,
-    mirror: Mirror,
+    sides: Sides,
     positions: Sequence[ConsumerPosition],
     to: Side,
-    clock: Clock,
     source: SourceLook | None = None,
 ) -> list[Answer]:
     """Return where consumers go on at the other side.
@@ -77,8 +73,8 @@ def translate(
         TamperedError: a record of the ledger is no entry.
         RelayError: the destination does not answer, or refuses.
     """
-    with destination_client(name, mirror.destination_cluster, mirror.copy_options, clock) as client:
-        translation = read_translation(name, mirror, client, source)
+    with sides.destination() as client:
+        translation = read_translation(sides, client, source)
         return answers_to(translation, client, positions, to)
 
 
@@ -104,10 +100,7 @@ def answers_to(
 
 
 def read_translation(
-    name: str,
-    mirror: Mirror,
-    client: ClusterClient,
-    source: SourceLook | None = None,
+    sides: Sides, client: ClusterClient, source: SourceLook | None = None
 ) -> Translation:
     """Read the ledger of a mirror, and what the destination holds.
 
@@ -116,7 +109,7 @@ def read_translation(
         source: its topics now; one that is not there is not compared.
     """
     copies = () if source is None else source.copies
-    ledger = read_verified_ledger(Sides(name, mirror, client.clock), copies)
+    ledger = read_verified_ledger(sides, copies)
     return translation_of(ledger, client, source)
 
 

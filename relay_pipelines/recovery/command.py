@@ -14,7 +14,6 @@ from relay_pipelines.output.formatting import plural, stdout
 from relay_pipelines.recovery import reset, restore
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.recovery.restore import Act
-from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
 
 
@@ -37,9 +36,10 @@ def run_reset(
     invocation: Invocation, mirror_name: str | None, topic: str, to: ResetTo, *, execute: bool
 ) -> int:
     """Show what a reset does with every topic-partition of a topic; with `execute`, do it."""
-    name, mirror = the_mirror(invocation.settings(), mirror_name, "a reset is of")
+    sides = the_mirror(invocation.settings(), mirror_name, "a reset is of")
+    name = sides.name
     with invocation.reporting_errors(name):
-        snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror), topic, configs=False)
+        snapshot = cluster_snapshot.take_snapshot(sides, topic, configs=False)
         for unknown in snapshot.held_back:  # these stay as they are
             invocation.fail(unknown, name)
         resets = reset.plan_resets(snapshot, to)
@@ -64,8 +64,8 @@ def run_reset(
 
 def run_restore(invocation: Invocation, mirror_name: str | None, *, execute: bool) -> int:
     """Show what a restore does with every topic-partition; with `execute`, do it."""
-    name, mirror = the_mirror(invocation.settings(), mirror_name, "a restore is of")
-    sides = Sides(name, mirror)
+    sides = the_mirror(invocation.settings(), mirror_name, "a restore is of")
+    name = sides.name
     with invocation.reporting_errors(name):
         found = restore.plan_restores(sides)
         stay = Counter(restored.act for restored in found.planned)[Act.STAYS]

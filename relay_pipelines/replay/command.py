@@ -37,7 +37,7 @@ class How:
 def run(invocation: Invocation, mirror: str | None, request: ReplayRequest, how: How) -> int:
     """Show what a replay copies, ask, and copy it; return the exit code."""
     settings = invocation.settings()
-    name, _ = the_mirror(settings, mirror, "a replay is of")
+    name = the_mirror(settings, mirror, "a replay is of").name
     advice = "committed records stay, run again to continue"
     with (
         invocation.session(settings, advice) as session,

@@ -64,8 +64,7 @@ class SparkResource(LazyPySparkResource):
         windows = _with_failed(context.instance, followed, context.partition_keys)
         return windows_as_frame(
             self.spark_session,
-            *(mirror, self.kafka.mirror(mirror), followed.path[-1]),
-            *(windows, columns),
+            *(self.kafka.sides(mirror), followed.path[-1], windows, columns),
         )
 
     def teardown_after_execution(self, context: Any) -> None:  # noqa: ARG002 - Dagster's signature

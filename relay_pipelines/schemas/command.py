@@ -11,12 +11,11 @@ from relay_pipelines.audit.metrics import require_rewritable
 from relay_pipelines.invocation import Invocation, the_mirror
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import count, stderr, stdout
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.schemas import metrics
 from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.schemas.verdict import TopicVerdict, total
 from relay_pipelines.schemas.verify import verify
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
 def run(
@@ -34,9 +33,10 @@ def run(
     """
     if textfile is not None:
         require_rewritable(textfile, metrics.NAMES)
-    name, mirror = the_mirror(invocation.settings(), mirror_name, "schemas are of")
+    sides = the_mirror(invocation.settings(), mirror_name, "schemas are of")
+    name = sides.name
     with invocation.reporting_errors(name):
-        verdicts = _verdicts(name, mirror, request)
+        verdicts = _verdicts(sides, request)
         found = total(name, verdicts)
         invocation.raise_exit_code(found.exit_code)
         if textfile is not None:
@@ -49,14 +49,14 @@ def run(
     return invocation.exit_code
 
 
-def _verdicts(name: str, mirror: Mirror, request: SchemasRequest) -> list[TopicVerdict]:
+def _verdicts(sides: Sides, request: SchemasRequest) -> list[TopicVerdict]:
     """Return the verdict on each topic, and show on a terminal how many have come."""
     console = stderr()
     columns = TextColumn("topics"), BarColumn(), MofNCompleteColumn()
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        return list(bar.track(verify(name, mirror, request, SystemClock())))
+        return list(bar.track(verify(sides, request)))
 
 
 def _show(name: str, verdicts: list[TopicVerdict], found: TopicVerdict) -> None:

@@ -11,11 +11,12 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.schemas.registry import Registry
-from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 
 
-def check(name: str, mirror: Mirror) -> Iterator[Finding]:
+def check(sides: Sides) -> Iterator[Finding]:
     """Yield a finding on each registry that is declared, and one if only one is."""
+    mirror, name = sides.mirror, sides.name
     declared = {
         "source": mirror.source.schema_registry,
         "destination": mirror.destination.schema_registry,

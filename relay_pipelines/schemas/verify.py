@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.schemas.read_ids import TopicIds, read_ids
 from relay_pipelines.schemas.registry import (
     OddSchemaError,
@@ -45,9 +44,7 @@ def _declared(settings: SchemaRegistry | None, side: str) -> Registry:
     return Registry(settings, side)
 
 
-def verify(
-    name: str, mirror: Mirror, request: SchemasRequest, clock: Clock
-) -> Iterator[TopicVerdict]:
+def verify(sides: Sides, request: SchemasRequest) -> Iterator[TopicVerdict]:
     """Yield what is found in each topic that has copies in the request.
 
     Raises:
@@ -56,10 +53,9 @@ def verify(
         RelayError: the destination does not answer, or refuses. A registry that does not answer is
             a verdict.
     """
-    source, destination = registries(mirror)
+    source, destination = registries(sides.mirror)
     with source, destination:
-        found = read_ids(Sides(name, mirror, clock), request)
-        yield from verdicts(found, Comparison(source, destination))
+        yield from verdicts(read_ids(sides, request), Comparison(source, destination))
 
 
 def verdicts(found: Iterable[TopicIds], comparison: Comparison) -> Iterator[TopicVerdict]:

@@ -109,10 +109,7 @@ class LaneRun:
     """Those that are kept up to date at the destination, within its block."""
 
     def __post_init__(self) -> None:
-        self.groups = FollowedGroups(
-            *(self.lane.mirror, self.kafka.mirror(self.lane.mirror), self.kafka.clock),
-            *(self._warn, self._belongs),
-        )
+        self.groups = FollowedGroups(self.kafka.sides(self.lane.mirror), self._warn, self._belongs)
         self._writers = OtherWriters(
             cache(self.context.instance.has_run),
             *(self.lane.window.every / 1000, self.kafka.clock),
@@ -131,7 +128,7 @@ class LaneRun:
         """Use other settings, and the lane by them, from the next window on."""
         self.kafka, self.lane = self.kafka.with_settings(loaded), lane
         self.checks.kafka = self.kafka
-        self.groups.use(self.kafka.mirror(lane.mirror))
+        self.groups.use(self.kafka.sides(lane.mirror))
         # of another destination, maybe
         self._snapshots, self._ledger_ends, self._configs = Rates(), {}, RecentConfigs()
         self._looks_for_left = True

@@ -315,7 +315,7 @@ def test_groups_that_a_user_may_not_see_or_move_stop_no_other(
 
     chosen = {"allow": ["hidden", "unseen", "unm.*", "fresh"]}
     mirror = Mirror.model_validate(section("mover", groups=chosen))
-    with closing(GroupLooker("m", mirror, CLOCK)) as looker:
+    with closing(GroupLooker(Sides("m", mirror, CLOCK))) as looker:
         looks = {look.group: (look.state, look.why[-40:]) for look in follow(looker)}
     assert looks == {
         "fresh": (Following.FOLLOWED, ""),

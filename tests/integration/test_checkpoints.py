@@ -30,10 +30,10 @@ from relay_pipelines.protocol.client import (
     ClusterClient,
     destination_client,
 )
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.settings import Mirror as Settings
+from relay_pipelines.sides import Sides
 from tests import copying
 from tests.copying import Clusters, Mirror, numbered
 from tests.support import commands, independent
@@ -345,7 +345,7 @@ def test_a_follower_of_a_ledger_that_has_lost_entries(to_own: Mirror) -> None:
     mirror.try_copy(0, 2)
     settled_end(there, home)
     entries = LedgerReader(destination_client(mirror.name, there, mirror.options))
-    known = FollowedLedger(mirror.name, settings, SystemClock(), lambda _: True)
+    known = FollowedLedger(Sides(mirror.name, settings), lambda _: True)
     with closing(entries.client), closing(known), ClusterClient(there, DestinationError) as client:
 
         def is_copied_up_to(end: int) -> bool:

@@ -25,6 +25,7 @@ from relay_pipelines.model import Cluster, Status, TopicPartition
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides
 from relay_pipelines.window_frame import windows_as_frame
 from tests.copying import KEPT, Clusters, Mirror, write_transaction
 from tests.support import commands, independent
@@ -520,9 +521,10 @@ def test_the_windows_of_a_run(spark: Any, mirror: Mirror, tmp_path: Path) -> Non
         assert done.status is Status.DONE
     section = commands.mirror(mirror.source, mirror.destination, mirror.topic)
     settings = load(commands.configured(tmp_path, {mirror.name: section})).mirror(mirror.name)
+    sides = Sides(mirror.name, settings)
 
     def rows(*windows: str, columns: Sequence[str] = ("window", "value")) -> list[Any]:
-        found = windows_as_frame(spark, mirror.name, settings, mirror.topic, windows, columns)
+        found = windows_as_frame(spark, sides, mirror.topic, windows, columns)
         return sorted((tuple(row) for row in found.collect()), key=repr)
 
     values = [record.value for record in mirror.original()]

@@ -136,7 +136,7 @@ def test_what_was_never_committed_is_not_validated_or_read(
 
     def entries() -> Sequence[LedgerEntry]:
         if isinstance(asked, str):
-            return window_entries(mirror.name, settings, [mirror.topic], ["a-window"])
+            return window_entries(Sides(mirror.name, settings), [mirror.topic], ["a-window"])
         (window,) = windows(Sides(mirror.name, settings, CLOCK), ExpectationsRequest(**asked))
         return window.entries
 
@@ -158,7 +158,7 @@ def test_a_window_of_a_clock_that_is_far_behind(sides: Clusters, topic_name: str
             replace(mirror.job, window=window), [mirror.range(start, start + 25)]
         )
         assert outcome.status is Status.DONE
-    found = window_entries(mirror.name, settings_of(mirror), [mirror.topic], [key])
+    found = window_entries(Sides(mirror.name, settings_of(mirror)), [mirror.topic], [key])
     assert [entry.source.start for entry in found] == [25, 50]
 
 

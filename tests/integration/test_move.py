@@ -28,6 +28,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import replay
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides
 from tests.copying import KEPT, Mirror, end_of, numbered, opened, records_of, write_transaction
 from tests.support import commands, consumers, independent
 from tests.support.acls import may_write
@@ -69,7 +70,8 @@ class Moving:
         request = MoveRequest(**defaults | asked)
         own = settings.mirror(self.mirror.name)
         session = Session(settings.spark)
-        return Move(self.mirror.name, own, request, session, clock or SystemClock(), who)
+        sides = Sides(self.mirror.name, own, clock or SystemClock())
+        return Move(sides, request, session, who)
 
     def by_hand(self, who: str = "ann", **asked: Any) -> Move:
         return self.move(who, by=FenceBy.HAND, **asked)

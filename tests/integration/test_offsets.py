@@ -22,9 +22,9 @@ from relay_pipelines.offsets.following import FollowedGroups, follow
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides
 from tests.copying import KEPT, Clusters, Mirror, numbered, write_transaction
 from tests.support import commands, consumers, independent
 from tests.support.commands import configured, relay_here
@@ -74,7 +74,7 @@ class Moved:
 
     def looks(self, look: Callable[[GroupLooker], list[GroupLook]]) -> dict[str, GroupLook]:
         settings = load(self.config).mirror(self.mirror.name)
-        with closing(GroupLooker(self.mirror.name, settings, SystemClock())) as looker:
+        with closing(GroupLooker(Sides(self.mirror.name, settings))) as looker:
             return {found.group: found for found in look(looker)}
 
 
@@ -273,15 +273,14 @@ def test_groups_are_followed_beside_a_copy(moved: Moved) -> None:
     end = settled_end(mirror.source, mirror.at)
     moved.commit(mirror.source, end)
     settings = load(moved.config).mirror(mirror.name)
-    with FollowedGroups(mirror.name, settings, SystemClock(), said.append) as followed:
+    with FollowedGroups(Sides(mirror.name, settings), said.append) as followed:
         until(lambda: followed.looks is not None, "the first time")
         mirror.copy()
     there = moved.committed(mirror.destination)
     assert there[0] == settled_end(mirror.destination, mirror.at)
     unknown = {"groups": settings.groups.model_copy(update={"node": "elsewhere"})}
-    with FollowedGroups(
-        mirror.name, settings.model_copy(update=unknown), SystemClock(), said.append
-    ) as followed:
+    elsewhere = Sides(mirror.name, settings.model_copy(update=unknown))
+    with FollowedGroups(elsewhere, said.append) as followed:
         pass
     assert followed.looks is None
     (line,) = said

@@ -242,7 +242,7 @@ def copied_in(world: World, window: str, end: int) -> None:
 def starts(world: World, window: str) -> list[int]:
     """Return where the chunks of a window begin at the source, as far as the ledger has them."""
     with world.answering():
-        found = window_entries("m", world.mirror, ["a"], [window])
+        found = window_entries(Sides("m", world.mirror), ["a"], [window])
     return [entry.source.start for entry in found]
 
 

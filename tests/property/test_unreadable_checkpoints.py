@@ -293,6 +293,6 @@ def test_a_pattern_finds_a_topic_whose_checkpoint_cannot_be_read(
     put_unreadable(other, "m", AT, value)
     put_unreadable(other, "n", TopicPartition("z", 0), value)
     mirror = other.mirror.model_copy(update={"topics": Topics(rename="p.{topic}")})
-    selection = Selection("m", mirror, at_source=False, pattern=re.compile(".*"))
+    selection = Selection(Sides("m", mirror), at_source=False, pattern=re.compile(".*"))
     with other.answering(), selection.client() as client:
         assert selection.topic_partitions(client) == {"a": [TopicPartition("p.a", 0)]}

@@ -27,9 +27,9 @@ class RecordsInMemory(MoveRecords):
             return ask()
 
         fenced_client: Any = SimpleNamespace(
-            clock=SimpleNamespace(now_ms=lambda: store.now_ms), retry=once
+            clock=SimpleNamespace(now_ms=lambda: store.now_ms), retry=once, mirror="m"
         )
-        super().__init__(fenced_client, "m", writer, f"{writer}@host")
+        super().__init__(fenced_client, writer, f"{writer}@host")
         self._store = store
         self.before_commit: Callable[[], None] = lambda: None
         self.after_commit: Callable[[], None] = lambda: None

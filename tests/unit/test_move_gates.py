@@ -13,6 +13,7 @@ import pytest
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.move import cut, fence, inventory
+from relay_pipelines.move import move as moves
 from relay_pipelines.move.fence import acls_to_deny, passed
 from relay_pipelines.move.gates import Gate, GateState, fails, looked
 from relay_pipelines.move.inventory import (
@@ -40,6 +41,7 @@ from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.protocol.active_producers import ActiveProducer, active_producers
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.protocol.groups import ListedGroup
+from relay_pipelines.sides import Sides
 from tests.support.moves import RecordsInMemory, Store
 from tests.support.tables import titled
 from tests.support.wordings import Wordings
@@ -243,11 +245,11 @@ def test_status_advises_nothing_that_the_state_refuses(state: State) -> None:
     held = Fence(FenceBy.ACL, {"n": (DENIED,)}, held_at_ms=5)
     record = MoveRecord("m", state=state, fence=held, ends={"a": {0: 5}}, topics=("a",))
     mirror: Any = SimpleNamespace()
-    move = Move("m", mirror, MoveRequest(), Mock(), Mock(), "ann")
+    move = Move(Sides("m", mirror, Mock()), MoveRequest(), Mock(), "ann")
     node = Mock(retry=lambda _ask: {AT}, cluster="s")
     there = {"n": [DENIED] if state is State.BACK else []}
     with (
-        patch.object(Move, "_nodes", return_value=nullcontext({"n": node})),
+        patch.object(moves, "source_nodes", return_value=nullcontext({"n": node})),
         patch.object(fence, "present", return_value=there),
         patch.object(fence, "source_ends", return_value=SourceEnds({AT: 6}, {AT: 6})),
         patch.object(fence, "writers", return_value=Writers()),
@@ -277,7 +279,7 @@ def test_a_cut_without_the_source_moves_what_its_record_names() -> None:
             (MoveRecord("m"), (), True),
         ):
             request = MoveRequest(topics, is_without_source=True)
-            move = Move("m", mirror, request, Mock(), Mock(), "ann")
+            move = Move(Sides("m", mirror, Mock()), request, Mock(), "ann")
             begun = records.write(records.read(), before)
             there: Any = Mock(retry=lambda _ask: known)
             done = move._cut_without_source(records, begun, there).record

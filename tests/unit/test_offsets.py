@@ -363,7 +363,7 @@ def test_both_sides_are_asked_at_once_and_of_each_group_the_destination_first(
 
     monkeypatch.setattr(groups, "group_commits", group_commits)
     mirror: Any = SimpleNamespace(copy_options=None)
-    looker = GroupLooker("m", mirror, SystemClock())
+    looker = GroupLooker(Sides("m", mirror))
     looker._logs = ()
     source = ClusterClient(Cluster("source", ("a:1",)), SourceError)
     at_destination, at_source, errors = looker._commits(source, there(), names)

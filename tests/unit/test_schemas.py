@@ -150,7 +150,7 @@ def test_an_entry_that_no_checkpoint_names_is_not_looked_at(
             world.answering(),
         ):
             request = SchemasRequest(full=True)
-            return list(verifying.verify("m", world.mirror, request, Clock()))
+            return list(verifying.verify(Sides("m", world.mirror, Clock()), request))
 
     (found,) = verified()
     assert (found.state, found.records) == (State.NO_IDS, 10)
@@ -357,7 +357,7 @@ def checked(**declared: FakeRegistry | None) -> list[str]:
         for side, each in declared.items()
     }
     mirror: Any = SimpleNamespace(**sides)
-    return [tables.finding(each).plain for each in preflight.check("orders", mirror)]
+    return [tables.finding(each).plain for each in preflight.check(Sides("orders", mirror))]
 
 
 def test_what_check_says_of_registries(

@@ -13,6 +13,7 @@ from relay_pipelines.offsets.following import follow
 from relay_pipelines.offsets.group_look import GroupLooker
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.sides import Sides
 from tests.chaos.groups.sides import MOVING, OWN, SIDES, copy_of, mirror_from, other
 from tests.chaos.planned_copy import copy_planned
 from tests.support.commands import relay_here
@@ -58,6 +59,6 @@ def follow_groups(config: Path) -> bool:
     settings = load(config)
     for side in SIDES:
         name = mirror_from(side)
-        with closing(GroupLooker(name, settings.mirror(name), SystemClock())) as looker:
+        with closing(GroupLooker(Sides(name, settings.mirror(name)))) as looker:
             follow(looker)
     return True
