@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,8 @@ def _show(name: str, verdicts: list[TopicVerdict], found: TopicVerdict) -> None:
 def document(found: TopicVerdict) -> dict[str, Any]:
     """Return a verdict as JSON."""
     problems = [
-        {"id": each.id, "uses": each.uses, "first": str(each.first), "why": each.why, "differs": d}
-        for d, some in ((True, found.differing), (False, found.unknown))
-        for each in some
+        asdict(each) | {"first": str(each.first)}
+        for each in sorted(found.problems, key=lambda problem: not problem.differs)
     ]
     return {
         "topic": found.topic,

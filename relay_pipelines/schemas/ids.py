@@ -7,27 +7,15 @@ can write a header instead, with a GUID. Source: confluent-kafka's `schema_regis
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 _PREFIX_BYTES = 5
 _KEY_HEADER, _VALUE_HEADER = "__key_schema_id", "__value_schema_id"
 _PARTS = (("key", _KEY_HEADER), ("value", _VALUE_HEADER))
 
 
-class NamedSchema(NamedTuple):
-    """A schema that a part of a record names.
-
-    Args:
-        part: key or value.
-        id: None if a header names it by a GUID.
-    """
-
-    part: str
-    id: int | None
-
-
-def named_by(record: Any) -> Iterator[NamedSchema]:
-    """Yield the schemas that key and value of a record name, at most one each.
+def named_by(record: Any) -> Iterator[tuple[str, int | None]]:
+    """Yield which of key and value of a record names a schema, and its id; None for a GUID.
 
     A number of eight bytes begins as an id does: with id 0, which no registry gives.
     """
@@ -35,9 +23,9 @@ def named_by(record: Any) -> Iterator[NamedSchema]:
     for part, header in _PARTS:
         content = getattr(record, part)
         if header in headers:
-            yield NamedSchema(part, None)
+            yield part, None
         elif content is not None and (number := _id_before(content)):
-            yield NamedSchema(part, number)
+            yield part, number
 
 
 def _id_before(content: bytes) -> int:

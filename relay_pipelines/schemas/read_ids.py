@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
 
 from relay_pipelines.errors import CorruptBatchError, DataLossError, RelayError
 from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
@@ -16,70 +15,16 @@ from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.verified import made_of_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.reader import FetchedSpan, read
+from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
-from relay_pipelines.schemas.ids import named_by
 from relay_pipelines.schemas.request import SchemasRequest
+from relay_pipelines.schemas.verdict import TopicVerdict
 from relay_pipelines.sides import Sides
 
 _FETCH_BYTES = 1 << 20
 _CHUNKS = 20
 _OFFSETS = 200
 GONE = "they are gone from the destination"
-BY_HEADER = "a header names their schema by a GUID, which this does not compare"
-
-
-class Place(NamedTuple):
-    """Where the first record that names an id is."""
-
-    topic_partition: TopicPartition
-    offset: int
-    part: str
-
-    def __str__(self) -> str:
-        return f"the {self.part} of {self.topic_partition} at offset {self.offset}"
-
-
-@dataclass(slots=True)
-class TopicIds:
-    """Which ids the records of a topic name.
-
-    Args:
-        topic: at the source.
-        records: that were read.
-        left_out: that a sample did not read, by the ledger.
-        with_ids: of the records that were read.
-        ids: how many keys and values name each.
-        first: where each is named first.
-        not_looked_at: records, by the reason.
-    """
-
-    topic: str
-    records: int = 0
-    left_out: int = 0
-    with_ids: int = 0
-    ids: Counter[int] = field(default_factory=Counter)
-    first: dict[int, Place] = field(default_factory=dict)
-    not_looked_at: Counter[str] = field(default_factory=Counter)
-
-    def see(self, tp: TopicPartition, record: object) -> None:
-        """Take a record in."""
-        offset = int(getattr(record, "offset"))  # noqa: B009 - of the codec, without types
-        self.records += 1
-        named = list(named_by(record))
-        ids = [(each.id, each.part) for each in named if each.id is not None]
-        self.with_ids += bool(ids)
-        self.not_looked_at[BY_HEADER] += len(ids) < len(named)
-        for number, part in ids:
-            self.ids[number] += 1
-            self.first.setdefault(number, Place(tp, offset, part))
-
-
-class _Chunk(NamedTuple):
-    """Where the copies of a chunk are, and how many."""
-
-    copies: ChunkCopies
-    records: int
 
 
 @dataclass(slots=True)
@@ -100,10 +45,10 @@ class _Copies:
     @property
     def records(self) -> int:
         """How many copies there are."""
-        return sum(chunk.records for chunk in self.chunks())
+        return sum(records for _, records in self.chunks())
 
-    def chunks(self, *, only_some: bool = False) -> Iterator[_Chunk]:
-        """Yield all chunks, or some at even distances, of which the newest is one."""
+    def chunks(self, *, only_some: bool = False) -> Iterator[tuple[ChunkCopies, int]]:
+        """Yield all chunks and their records, or some at even distances and the newest one."""
         size = len(ChunkCopies._fields) + 1
         count = len(self._numbers) // size
         numbers: Iterable[int] = range(count)
@@ -111,14 +56,14 @@ class _Copies:
             numbers = ((count - 1) * number // (_CHUNKS - 1) for number in range(_CHUNKS))
         for number in numbers:
             *copies, records = self._numbers[number * size : (number + 1) * size]
-            yield _Chunk(ChunkCopies(*copies), records)
+            yield ChunkCopies(*copies), records
 
 
 _ByTopic = Mapping[str, Sequence[_Copies]]
 """By source topic."""
 
 
-def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicIds]:
+def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicVerdict]:
     """Yield what the copied records of each topic name, sorted by topic.
 
     What it keeps of the ledger is 32 bytes an entry, and of the records one fetched answer. Entries
@@ -139,7 +84,7 @@ def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicIds]:
 
 def ids_of(
     client: ClusterClient, entries: Iterable[LedgerEntry], request: SchemasRequest
-) -> Iterator[TopicIds]:
+) -> Iterator[TopicVerdict]:
     """Yield which schemas the copies of some ledger entries name, as of `read_ids`."""
     yield from _ids_of(client, _copies(entries, request), request)
 
@@ -155,11 +100,11 @@ def _copies(entries: Iterable[LedgerEntry], request: SchemasRequest) -> _ByTopic
 
 def _ids_of(
     client: ClusterClient, by_topic: _ByTopic, request: SchemasRequest
-) -> Iterator[TopicIds]:
+) -> Iterator[TopicVerdict]:
     topics = {copies.to.topic for of_topic in by_topic.values() for copies in of_topic}
     existing = client.retry(partial(client.existing, topics)) if topics else set()
     for topic, of_topic in sorted(by_topic.items()):
-        found = TopicIds(topic)
+        found = TopicVerdict(topic)
         for copies in of_topic:
             if copies.to.topic in existing:
                 _look(client, copies, found, full=request.full)
@@ -177,48 +122,35 @@ def _is_chunk(entry: LedgerEntry, request: SchemasRequest) -> bool:
     return bool(entry.records) and not entry.gap and begins_before and ends_after
 
 
-def _look(client: ClusterClient, copies: _Copies, found: TopicIds, *, full: bool) -> None:
-    for chunk in copies.chunks(only_some=not full):
-        start, end, _ = chunk.copies
-        end = end if full else min(end, start + _OFFSETS)
-        own = own_batches([chunk.copies])
-        records = _Records(client, OffsetRange(copies.to, start, end), own, found)
+def _look(client: ClusterClient, copies: _Copies, found: TopicVerdict, *, full: bool) -> None:
+    for chunk, records in copies.chunks(only_some=not full):
+        end = chunk.end if full else min(chunk.end, chunk.start + _OFFSETS)
         before = found.records
         try:
-            client.retry(records.see)
+            _see(client, OffsetRange(copies.to, chunk.start, end), chunk, found)
         except (DataLossError, CorruptBatchError) as error:
             why = GONE if isinstance(error, DataLossError) else "their batch is corrupt"
-            found.not_looked_at[why] += chunk.records - (found.records - before)
+            found.not_looked_at[why] += records - (found.records - before)
 
 
-@dataclass(slots=True)
-class _Records:
-    """The records of a range, each of which is seen once, whatever fails in between.
+def _see(
+    client: ClusterClient, wanted: OffsetRange, chunk: ChunkCopies, found: TopicVerdict
+) -> None:
+    """Take the records of a chunk in, each once, whatever fails in between."""
+    own, start = own_batches([chunk]), wanted.start  # others may have written between them
 
-    Args:
-        own: tells the spans that are copies; others may have written between them.
-    """
-
-    client: ClusterClient
-    wanted: OffsetRange
-    own: Callable[[FetchedSpan], bool]
-    found: TopicIds
-
-    def see(self) -> None:
-        """Take the records in that were not; those of a batch together."""
-        wanted = self.wanted
+    def see() -> None:
+        nonlocal start
         try:
-            with closing(read(self.client, wanted, _FETCH_BYTES)) as fetches:
-                for spans in fetches:
-                    for span in spans:
-                        self._see(span)
+            with closing(read(client, replace(wanted, start=start), _FETCH_BYTES)) as fetches:
+                for span in chain.from_iterable(fetches):
+                    if span.run is not None and own(span):
+                        for record in list(decode(span.run.data)):  # all of a batch, or none
+                            if span.start <= record.offset < span.end:
+                                found.see(wanted.topic_partition, record)
+                    start = span.end
         except RelayError:
-            self.client.forget()
+            client.forget()
             raise
 
-    def _see(self, span: FetchedSpan) -> None:
-        if span.run is not None and self.own(span):
-            for record in list(decode(span.run.data)):
-                if span.start <= record.offset < span.end:
-                    self.found.see(self.wanted.topic_partition, record)
-        self.wanted = replace(self.wanted, start=span.end)
+    client.retry(see)

@@ -1,17 +1,20 @@
-"""What a look at the schemas of copied records has found: one value with one wording."""
+"""What a look at the schemas of copied records finds: one value with one wording."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from relay_pipelines.errors import DIFFERENCE
-from relay_pipelines.schemas.read_ids import Place, TopicIds
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.schemas.ids import named_by
 
 _FAILED = 1
 _SHOWN = 3
+BY_HEADER = "a header names their schema by a GUID, which this does not compare"
 
 
 class State(StrEnum):
@@ -28,55 +31,94 @@ class State(StrEnum):
     NOTHING = "nothing to verify"
 
 
+class Place(NamedTuple):
+    """Where the first record that names an id is."""
+
+    topic_partition: TopicPartition
+    offset: int
+    part: str
+
+    def __str__(self) -> str:
+        return f"the {self.part} of {self.topic_partition} at offset {self.offset}"
+
+
 @dataclass(frozen=True, slots=True)
 class IdProblem:
     """An id that does not resolve to the same schema, or that nobody could resolve.
 
     Args:
         uses: how many keys and values name it.
+        differs: whether it resolves to another schema, and is not only unknown.
     """
 
     id: int
-    first: Place
     uses: int
+    first: Place
     why: str
+    differs: bool
 
     def __str__(self) -> str:
         return f"id {self.id} of {self.first}: {self.why}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TopicVerdict:
-    """What was found in a topic, or in several.
+    """What the records of a topic name, or those of several, and which of that is not the same.
 
     Args:
+        topic: at the source.
         records: that were read.
-        with_ids: of them, those whose key or value has an id.
-        ids: that were found.
-        same: of them, those that resolve to the same schema at both registries.
-        differing: those that do not.
-        unknown: those that nobody could resolve, or compare.
-        left_out: records that a sample did not read.
+        left_out: that a sample did not read, by the ledger.
+        with_ids: of the records that were read, those whose key or value has an id.
+        ids: how many keys and values name each.
+        first: where each is named first.
         not_looked_at: records, by the reason.
+        problems: ids that are not known to be the same at both registries.
     """
 
     topic: str
     records: int = 0
-    with_ids: int = 0
-    ids: frozenset[int] = frozenset()
-    same: frozenset[int] = frozenset()
-    differing: Sequence[IdProblem] = ()
-    unknown: Sequence[IdProblem] = ()
     left_out: int = 0
+    with_ids: int = 0
+    ids: Counter[int] = field(default_factory=Counter)
+    first: dict[int, Place] = field(default_factory=dict)
     not_looked_at: Counter[str] = field(default_factory=Counter)
+    problems: Sequence[IdProblem] = ()
     topics: int = 1
+
+    def see(self, tp: TopicPartition, record: object) -> None:
+        """Take a record in."""
+        offset = int(getattr(record, "offset"))  # noqa: B009 - of the codec, without types
+        self.records += 1
+        named = list(named_by(record))
+        ids = [(part, number) for part, number in named if number is not None]
+        self.with_ids += bool(ids)
+        self.not_looked_at[BY_HEADER] += len(ids) < len(named)
+        for part, number in ids:
+            self.ids[number] += 1
+            self.first.setdefault(number, Place(tp, offset, part))
+
+    @property
+    def differing(self) -> list[IdProblem]:
+        """The ids that resolve to other schemas."""
+        return [problem for problem in self.problems if problem.differs]
+
+    @property
+    def unknown(self) -> list[IdProblem]:
+        """The ids that nobody could resolve, or compare."""
+        return [problem for problem in self.problems if not problem.differs]
+
+    @property
+    def same(self) -> set[int]:
+        """The ids that resolve to the same schema at both registries."""
+        return self.ids.keys() - {problem.id for problem in self.problems}
 
     @property
     def state(self) -> State:
         """The worst of what was found."""
         if self.differing:
             return State.DIFFERS
-        if self.unknown or self.not_looked_at.total():
+        if self.problems or self.not_looked_at.total():
             return State.NOT_VERIFIED
         if self.ids:
             return State.AGREES
@@ -108,45 +150,16 @@ class TopicVerdict:
         return "; ".join(parts)
 
 
-def verdict(found: TopicIds, problems: Iterable[tuple[IdProblem, bool]]) -> TopicVerdict:
-    """Return the verdict on a topic.
-
-    Args:
-        problems: of its ids, and whether each is a difference.
-    """
-    problems = list(problems)
-    ids = frozenset(found.ids)
-    return TopicVerdict(
-        found.topic,
-        found.records,
-        found.with_ids,
-        ids,
-        ids - {problem.id for problem, _ in problems},
-        [problem for problem, differs in problems if differs],
-        [problem for problem, differs in problems if not differs],
-        found.left_out,
-        found.not_looked_at,
-    )
-
-
 def total(name: str, verdicts: Sequence[TopicVerdict]) -> TopicVerdict:
     """Return the verdict on several topics; an id is one, however many topics name it."""
-    counts: Counter[str] = Counter()
+    found = TopicVerdict(name, topics=len(verdicts))
     for each in verdicts:
-        counts += each.not_looked_at
-    return TopicVerdict(
-        name,
-        sum(each.records for each in verdicts),
-        sum(each.with_ids for each in verdicts),
-        frozenset().union(*(each.ids for each in verdicts)),
-        frozenset().union(*(each.same for each in verdicts)),
-        _each_once(problem for each in verdicts for problem in each.differing),
-        _each_once(problem for each in verdicts for problem in each.unknown),
-        sum(each.left_out for each in verdicts),
-        counts,
-        len(verdicts),
+        found.records += each.records
+        found.left_out += each.left_out
+        found.with_ids += each.with_ids
+        found.ids += each.ids
+        found.not_looked_at += each.not_looked_at
+    found.problems = list(
+        {problem.id: problem for v in verdicts for problem in v.problems}.values()
     )
-
-
-def _each_once(problems: Iterable[IdProblem]) -> list[IdProblem]:
-    return list({problem.id: problem for problem in problems}.values())
+    return found

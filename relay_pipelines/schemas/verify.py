@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.schemas.read_ids import TopicIds, read_ids
+from relay_pipelines.schemas.read_ids import read_ids
 from relay_pipelines.schemas.registry import (
     OddSchemaError,
     Registry,
@@ -14,7 +14,7 @@ from relay_pipelines.schemas.registry import (
 )
 from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.schemas.schema import Schema
-from relay_pipelines.schemas.verdict import IdProblem, TopicVerdict, verdict
+from relay_pipelines.schemas.verdict import IdProblem, TopicVerdict
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.clusters import SchemaRegistry
 from relay_pipelines.sides import Sides
@@ -58,16 +58,16 @@ def verify(sides: Sides, request: SchemasRequest) -> Iterator[TopicVerdict]:
         yield from verdicts(read_ids(sides, request), Comparison(source, destination))
 
 
-def verdicts(found: Iterable[TopicIds], comparison: Comparison) -> Iterator[TopicVerdict]:
-    """Yield the verdict on each topic."""
+def verdicts(found: Iterable[TopicVerdict], comparison: Comparison) -> Iterator[TopicVerdict]:
+    """Yield what was read of each topic, with the ids that are not known to be the same."""
     for of_topic in found:
-        problems = [
-            (IdProblem(number, of_topic.first[number], uses, why), differs)
+        of_topic.problems = [
+            IdProblem(number, uses, of_topic.first[number], why, differs)
             for number, uses in sorted(of_topic.ids.items())
             for why, differs in [comparison.compare(number)]
             if why
         ]
-        yield verdict(of_topic, problems)
+        yield of_topic
 
 
 class Comparison:

@@ -16,7 +16,6 @@ import dagster as dg
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.schemas import checks
 from relay_pipelines.schemas.read_ids import ids_of
@@ -110,11 +109,9 @@ class SchemaChecks:
             ]
 
     def _compared(self, window: _Window) -> Iterator[TopicVerdict]:
-        name, clock = self._lane.mirror, window.kafka.clock
-        mirror = window.kafka.mirror(name)
-        options, cluster = mirror.copy_options, mirror.destination_cluster
+        sides = window.kafka.sides(self._lane.mirror)
         entries = chain.from_iterable(topic.entries for topic in window.topics)
-        source, destination = registries(mirror)
-        with source, destination, destination_client(name, cluster, options, clock) as client:
+        source, destination = registries(sides.mirror)
+        with source, destination, sides.destination() as client:
             found = ids_of(client, entries, SchemasRequest())
             yield from verdicts(found, Comparison(source, destination, self._same))

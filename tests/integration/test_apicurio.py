@@ -13,10 +13,9 @@ from urllib.parse import quote
 import pytest
 
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.schemas.read_ids import Place, TopicIds
 from relay_pipelines.schemas.registry import Registry
 from relay_pipelines.schemas.schema import Reference
-from relay_pipelines.schemas.verdict import State, TopicVerdict
+from relay_pipelines.schemas.verdict import Place, State, TopicVerdict
 from relay_pipelines.schemas.verify import Comparison, verdicts
 from relay_pipelines.settings.clusters import SchemaRegistry
 from tests.copying import Clusters
@@ -98,7 +97,7 @@ def versions(server: Any) -> list[dict[str, Any]]:
 
 def verdict(one: Any, other: Any, ids: list[int]) -> TopicVerdict:
     first = Place(TopicPartition("t", 0), 0, "value")
-    named = TopicIds("t", len(ids), 0, len(ids), Counter(ids), dict.fromkeys(ids, first))
+    named = TopicVerdict("t", len(ids), 0, len(ids), Counter(ids), dict.fromkeys(ids, first))
     with registry(one, "source") as here, registry(other, "destination") as there:
         (found,) = verdicts([named], Comparison(here, there))
     return found

@@ -33,10 +33,10 @@ from relay_pipelines.schemas import metrics, preflight
 from relay_pipelines.schemas import read_ids as reading
 from relay_pipelines.schemas import registry as registries
 from relay_pipelines.schemas import verify as verifying
-from relay_pipelines.schemas.read_ids import BY_HEADER, TopicIds, ids_of
+from relay_pipelines.schemas.read_ids import ids_of
 from relay_pipelines.schemas.registry import Registry
 from relay_pipelines.schemas.request import SchemasRequest
-from relay_pipelines.schemas.verdict import State, TopicVerdict, total
+from relay_pipelines.schemas.verdict import BY_HEADER, State, TopicVerdict, total
 from relay_pipelines.schemas.verify import Comparison, verdicts
 from relay_pipelines.settings.clusters import SchemaRegistry
 from relay_pipelines.sides import Sides
@@ -93,8 +93,8 @@ def with_id(number: int, payload: bytes = b"x") -> bytes:
     return b"\0" + number.to_bytes(4, "big") + payload
 
 
-def found_in(*records: Any) -> TopicIds:
-    ids = TopicIds("orders")
+def found_in(*records: Any) -> TopicVerdict:
+    ids = TopicVerdict("orders")
     for record in records:
         ids.see(ORDERS, record)
     return ids
@@ -272,7 +272,7 @@ def test_a_registry_that_is_away_is_no_pass(here: FakeRegistry, there: FakeRegis
     found = verdict_of(here, there, *records)
     assert (found.state, len(found.unknown), len(there.asked)) == (State.NOT_VERIFIED, 3, 4)
     assert "with 503: starting" in str(found)
-    assert total("m", [found, found]).ids == {7, 9, 11}
+    assert total("m", [found, found]).ids.keys() == {7, 9, 11}
     over = threading.Event()
     there.before = lambda *_: (200, {}) if over.wait(5) else None
     with client(there, request_timeout="50ms") as registry, pytest.raises(RetriableError) as raised:
