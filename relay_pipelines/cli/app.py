@@ -339,7 +339,7 @@ def replay(
     """Copy a range of a topic again, into another topic, exactly once."""
     from relay_pipelines.replay import command
 
-    return command.run(context.obj, mirror, request, command.How(dry_run, yes, as_json))
+    return command.run(context.obj, mirror, request, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command()
@@ -361,8 +361,8 @@ def offsets(
     """Translate the positions of consumers to the other side; apply or verify that."""
     from relay_pipelines.offsets import command
 
-    how = command.How(action, execute, backwards, as_json)
-    return command.run(context.obj, mirror, request, how)
+    how = {"execute": execute, "backwards": backwards, "as_json": as_json}
+    return command.run(context.obj, mirror, request, action, **how)
 
 
 @app.command()
@@ -399,8 +399,7 @@ def move(
     """Move producers and consumers to the copy, step by step, or take that back."""
     from relay_pipelines.move import command
 
-    how = command.How(step, yes, as_json)
-    return command.run(context.obj, mirror, request, how)
+    return command.run(context.obj, mirror, request, step, yes=yes, as_json=as_json)
 
 
 @app.command()

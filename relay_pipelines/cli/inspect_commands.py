@@ -87,7 +87,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
             look = Looker(sides).look()
             shown = page_of(look)
             states = replay.replays(sides) if everything or as_json else []
-            document = json_output.status(look, shown, [replay.document(state) for state in states])
+            document = json_output.status(look, shown, states)
             lines = _add_groups(invocation, sides, document)
             for error in look.snapshot.held_back:  # of these, it cannot say how far they are copied
                 invocation.raise_exit_code(error.exit_code)
@@ -104,7 +104,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
         if everything and not as_json and "topics" in document:
             tables.show(stdout(), tables.status(document))
         for state in [] if as_json else states:
-            stdout().print(f"{name}: {state}", soft_wrap=True)
+            stdout().print(f"{name}: {replay.line(state)}", soft_wrap=True)
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code

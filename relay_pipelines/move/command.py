@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from relay_pipelines.errors import ConfigError
@@ -27,61 +26,45 @@ _CHANGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class How:
-    """How the command goes about it.
-
-    Args:
-        yes: whether nobody is asked.
-    """
-
-    do: MoveStep
-    yes: bool
-    as_json: bool
-
-
-def run(invocation: Invocation, mirror: str | None, request: MoveRequest, how: How) -> int:
-    """Do one step, or only look; return the exit code."""
+def run(
+    invocation: Invocation,
+    mirror: str | None,
+    request: MoveRequest,
+    step: MoveStep,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Do one step, or only look; return the exit code. It asks before a change, without `yes`."""
     sides = the_mirror(invocation.settings(), mirror, "a move is of")
     name = sides.name
-    say = (lambda _: None) if how.as_json else (lambda line: messages.note(f"{name}: {line}"))
+    say = (lambda _: None) if as_json else (lambda line: messages.note(f"{name}: {line}"))
     advice = "`relay move status` says where the move stands"
     with (
         invocation.session(invocation.settings(), advice, name) as session,
         invocation.reporting_errors(name),
     ):
         move = Move(sides, request, session, say=say)
-        if how.do in {MoveStep.PLAN, MoveStep.REHEARSE}:
-            _show_rehearsal(invocation, name, move.rehearse(), how)
-        elif how.do not in _CHANGES or how.yes or _is_wanted(name, how.do):
-            _show(invocation, name, _step(move, how), how)
+        if step.is_rehearsal:
+            _show_rehearsal(invocation, name, move.rehearse(), step, as_json=as_json)
+        elif step not in _CHANGES or yes or _is_wanted(name, step):
+            _show(invocation, name, move.do(step), as_json=as_json)
     return invocation.exit_code
 
 
-def _step(move: Move, how: How) -> MoveResult:
-    steps: dict[MoveStep, Callable[[], MoveResult]] = {
-        MoveStep.FENCE: move.fence,
-        MoveStep.CUT: move.cut,
-        MoveStep.VERIFY: move.verify,
-        MoveStep.BACK: move.back,
-        MoveStep.STATUS: move.status,
-    }
-    return steps[how.do]()
-
-
-def _is_wanted(name: str, do: MoveStep) -> bool:
+def _is_wanted(name: str, step: MoveStep) -> bool:
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"relay move {do} {_CHANGES[do]}, and it cannot ask without a terminal",
+            f"relay move {step} {_CHANGES[step]}, and it cannot ask without a terminal",
             remedy="add --yes, or see relay move rehearse first",
         )
     import typer
 
-    return typer.confirm(f"{name}: relay move {do} {_CHANGES[do]}. Go on?")
+    return typer.confirm(f"{name}: relay move {step} {_CHANGES[step]}. Go on?")
 
 
-def _show(invocation: Invocation, name: str, result: MoveResult, how: How) -> None:
-    if how.as_json:
+def _show(invocation: Invocation, name: str, result: MoveResult, *, as_json: bool) -> None:
+    if as_json:
         messages.document(document(result))
         for finding in result.findings:
             invocation.raise_exit_code(finding.exit_code)
@@ -114,15 +97,17 @@ def record_document(record: MoveRecord) -> dict[str, Any]:
     }
 
 
-def _show_rehearsal(invocation: Invocation, name: str, rehearsal: Rehearsal, how: How) -> None:
+def _show_rehearsal(
+    invocation: Invocation, name: str, rehearsal: Rehearsal, step: MoveStep, *, as_json: bool
+) -> None:
     for gate in rehearsal.gates:
         for finding in gate.reasons:
             invocation.raise_exit_code(finding.exit_code)
-    if how.as_json:
+    if as_json:
         messages.document(rehearsal_document(rehearsal))
         return
     console = stdout()
-    if how.do is MoveStep.PLAN:
+    if step is MoveStep.PLAN:
         tables.show(console, _group_table(name, rehearsal))
         for line in _writer_lines(rehearsal):
             console.print(f"{name}: {line}", soft_wrap=True)

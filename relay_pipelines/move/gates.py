@@ -9,7 +9,7 @@ from typing import Any
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity
-from relay_pipelines.offsets.apply import Applied, State
+from relay_pipelines.offsets.positions import Outcome, State
 
 WAY_BACK = "way back"
 """The gate of `back`; the others are those of `fence` and `cut`."""
@@ -77,7 +77,7 @@ def looked(name: str, look: Callable[[], Gate]) -> Gate:
         return Gate(name, findings=(Finding.of(error),), is_seen=False)
 
 
-def not_moved(applied: Iterable[Applied], where: str, again: str) -> list[Finding]:
+def not_moved(applied: Iterable[Outcome], where: str, again: str) -> list[Finding]:
     """Return why groups have not moved to where they go on.
 
     Args:

@@ -1,6 +1,6 @@
 """`move`: the steps of a move as a job of Dagster, and the rehearsals that a schedule repeats."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -9,7 +9,7 @@ from pydantic import Field
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.finding import Finding
 from relay_pipelines.move.gates import GATES, Gate, GateState
-from relay_pipelines.move.move import Move, MoveResult
+from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.rehearsal import Rehearsal
 from relay_pipelines.move.request import MoveRequest, MoveStep
@@ -28,7 +28,6 @@ from relay_pipelines.settings import Mirror, Settings, Spark
 from relay_pipelines.sides import Sides
 
 _DEFAULTS = {"still": "10s", "recent": "1h"}
-_LOOKS = {MoveStep.PLAN, MoveStep.REHEARSE}
 _OP = "step_of_move"
 
 
@@ -168,19 +167,12 @@ def _events(path: str, move: Move, do: MoveStep) -> Iterator[Any]:
         RelayError: it is refused.
         dg.Failure: something is not as it should be after it.
     """
-    if do in _LOOKS:
+    if do.is_rehearsal:
         found = move.rehearse()
         yield dg.AssetMaterialization(naming.move_asset(path), metadata=_rehearsed(found))
         yield from _evaluations(path, found)
         return
-    steps: Mapping[MoveStep, Callable[[], MoveResult]] = {
-        MoveStep.FENCE: move.fence,
-        MoveStep.CUT: move.cut,
-        MoveStep.VERIFY: move.verify,
-        MoveStep.BACK: move.back,
-        MoveStep.STATUS: move.status,
-    }
-    result = steps[do]()
+    result = move.do(do)
     for line in result.lines:
         move.say(line)
     if result.exit_code:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import socket
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,7 +32,7 @@ from relay_pipelines.move.record import (
     require,
 )
 from relay_pipelines.move.rehearsal import Rehearsal, rehearse, snapshot_of
-from relay_pipelines.move.request import MoveRequest
+from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.move.way_back import THERE, WayBackSteps
 from relay_pipelines.output.formatting import plural
@@ -87,6 +87,17 @@ class Move:
     by: str = field(default_factory=who_am_i)
     say: Say = say_nothing
     _writer: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
+
+    def do(self, step: MoveStep) -> MoveResult:
+        """Do a step that is no rehearsal; its method says what it raises."""
+        steps: dict[MoveStep, Callable[[], MoveResult]] = {
+            MoveStep.FENCE: self.fence,
+            MoveStep.CUT: self.cut,
+            MoveStep.VERIFY: self.verify,
+            MoveStep.BACK: self.back,
+            MoveStep.STATUS: self.status,
+        }
+        return steps[step]()
 
     def record(self) -> MoveRecord:
         """Return where the move stands.

@@ -44,6 +44,11 @@ class MoveStep(StrEnum):
     BACK = "back"
     STATUS = "status"
 
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether it looks at the gates, and does nothing."""
+        return self in {MoveStep.PLAN, MoveStep.REHEARSE}
+
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:

@@ -13,8 +13,7 @@ from relay_pipelines.move.move import MoveResult
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.rehearsal import snapshot_of
 from relay_pipelines.move.request import MoveRequest
-from relay_pipelines.offsets.positions import Answer
-from relay_pipelines.offsets.verify import Comparison, Verified
+from relay_pipelines.offsets.positions import Answer, Outcome, State
 from relay_pipelines.offsets.verify import verify as compare_records
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.protocol.client import ClusterClient
@@ -83,16 +82,16 @@ def _not_looked_at(moved: Iterable[str], found: Groups) -> Iterator[Finding]:
             )
 
 
-def _compared(compared: Sequence[Verified]) -> Iterator[Finding]:
+def _compared(compared: Sequence[Outcome]) -> Iterator[Finding]:
     """Yield what differs around the positions, and what could not be compared."""
     for each in compared:
         position = each.answer.position
         where = f"group {position.group}: {position.topic_partition}"
-        if each.comparison is Comparison.DIFFERS:
+        if each.state is State.DIFFERS:
             yield Finding(
                 Kind.OTHER_RECORDS, where, Severity.DIFFERENCE, f"the records differ: {each.why}"
             )
-        elif each.comparison is Comparison.NOT_COMPARED:
+        elif each.state is State.NOT_COMPARED:
             yield warning(Kind.NOT_VERIFIED, where, f"not compared: {each.why}")
 
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import Cluster, Side, TopicPartition
 from relay_pipelines.offsets.mark import mark_of, marked, own_text
-from relay_pipelines.offsets.positions import Answer
+from relay_pipelines.offsets.positions import Answer, Outcome, State
 from relay_pipelines.output.formatting import count
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import (
@@ -43,31 +41,6 @@ class _Log(NamedTuple):
 
     low: int
     topic_id: str = ""
-
-
-class State(StrEnum):
-    """What became of an answer."""
-
-    COMMITTED = "committed"
-    SAME = "same"
-    """The group was there already."""
-    WOULD = "would be committed"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What became of one answer for a group.
-
-    Args:
-        why: it was refused.
-        error: of a coordinator, which refused it.
-    """
-
-    answer: Answer
-    state: State
-    why: str = ""
-    error: RelayError | None = None
 
 
 def node_of(mirror: Mirror, name: str) -> Cluster:
@@ -99,7 +72,7 @@ def client_of(sides: Sides, side: Side, node: str) -> ClusterClient:
 
 def apply(
     client: ClusterClient, answers: Sequence[Answer], to: Side, *, execute: bool, backwards: bool
-) -> list[Applied]:
+) -> list[Outcome]:
     """Commit what was translated; a group or topic-partition that refuses stops no other.
 
     Args:
@@ -117,7 +90,7 @@ def apply(
     by_group: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
         by_group[answer.position.group].append(answer)
-    done: dict[str, list[Applied]] = {}
+    done: dict[str, list[Outcome]] = {}
     names = list(by_group)
     for first in range(0, len(names), _AT_ONCE):
         some = {name: by_group[name] for name in names[first : first + _AT_ONCE]}
@@ -132,9 +105,9 @@ def apply(
 
 
 def _moved(
-    move: Callable[[Mapping[str, Sequence[Answer]]], dict[str, list[Applied]]],
+    move: Callable[[Mapping[str, Sequence[Answer]]], dict[str, list[Outcome]]],
     answers: Mapping[str, Sequence[Answer]],
-    done: dict[str, list[Applied]],
+    done: dict[str, list[Outcome]],
     names: Sequence[str],
 ) -> dict[str, RelayError]:
     """Move some of the groups, note what became of them, and return which coordinators refuse."""
@@ -159,7 +132,7 @@ def _move(
     *,
     execute: bool,
     backwards: bool,
-) -> dict[str, list[Applied]]:
+) -> dict[str, list[Outcome]]:
     """Move some groups: between what is read of them and the commit lies one request."""
     named = [group for group in answers if group]
     current, failed = groups.group_commits(client, named)
@@ -198,7 +171,7 @@ def _all_wanted(
     to: Side,
     *,
     backwards: bool,
-) -> list[Applied]:
+) -> list[Outcome]:
     """Return what becomes of the answers of a group, if it has no members."""
     contradicted = _contradicted(answers)
     return [
@@ -219,7 +192,7 @@ def _contradicted(answers: Iterable[Answer]) -> set[TopicPartition]:
 
 
 def _commits(
-    applied: Iterable[Applied], commit: Callable[[Answer, int], CommittedOffset]
+    applied: Iterable[Outcome], commit: Callable[[Answer, int], CommittedOffset]
 ) -> groups.Commits:
     return {
         each.answer.to: commit(each.answer, each.answer.offset)
@@ -253,13 +226,13 @@ def _wanted(
     to: Side,
     *,
     backwards: bool,
-) -> Applied:
+) -> Outcome:
     """Return what becomes of an answer, if the group has no members."""
     if answer.to is None or answer.offset is None:
         return _refused(answer, answer.why)
     there = current.get(answer.to)
     if there is not None and _is_same(there, answer, mirror, to):
-        return Applied(answer, State.SAME)
+        return Outcome(answer, State.SAME)
     why = ""
     if not answer.position.group:
         why = "no group is named for it"
@@ -271,15 +244,15 @@ def _wanted(
         why = f"{answer.to} begins at offset {count(log.low)}"
     elif there is not None and there.offset > answer.offset and not backwards:
         why = f"the group is at {count(there.offset)} there, which is further: see --backwards"
-    return _refused(answer, why) if why else Applied(answer, State.WOULD)
+    return _refused(answer, why) if why else Outcome(answer, State.WOULD)
 
 
 def _outcome(
-    applied: Applied,
+    applied: Outcome,
     commits: Mapping[TopicPartition, CommittedOffset],
     errors: Mapping[TopicPartition, RelayError],
     after: Mapping[TopicPartition, CommittedOffset],
-) -> Applied:
+) -> Outcome:
     answer = applied.answer
     assert answer.to is not None, "only these were committed"
     if answer.to in errors:
@@ -290,9 +263,9 @@ def _outcome(
         return _refused(
             answer, f"it was committed, and {at} was read back: another program commits"
         )
-    return Applied(answer, State.COMMITTED)
+    return Outcome(answer, State.COMMITTED)
 
 
-def _refused(answer: Answer, why: str | RelayError) -> Applied:
+def _refused(answer: Answer, why: str | RelayError) -> Outcome:
     error = why if isinstance(why, RelayError) else None
-    return Applied(answer, State.REFUSED, str(why), error)
+    return Outcome(answer, State.REFUSED, str(why), error)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from relay_pipelines.errors import DIFFERENCE, RelayError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.invocation import Invocation, the_mirror
 from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.model import Side
-from relay_pipelines.offsets.apply import State, apply, client_of
-from relay_pipelines.offsets.positions import Answer, ConsumerPosition, Exactness
+from relay_pipelines.offsets.apply import apply, client_of
+from relay_pipelines.offsets.positions import Answer, ConsumerPosition, Exactness, Outcome, State
 from relay_pipelines.offsets.request import OffsetsAction, OffsetsRequest
 from relay_pipelines.offsets.translate import (
     SourceLook,
@@ -23,58 +23,53 @@ from relay_pipelines.offsets.translate import (
     topic_ids,
     translate,
 )
-from relay_pipelines.offsets.verify import Comparison, verify
+from relay_pipelines.offsets.verify import verify
 from relay_pipelines.output import messages, tables
 from relay_pipelines.output.formatting import count, stdout
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
 
 _FAILED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class How:
-    """How the command goes about it.
+def run(
+    invocation: Invocation,
+    mirror: str | None,
+    request: OffsetsRequest,
+    action: OffsetsAction,
+    *,
+    execute: bool,
+    backwards: bool,
+    as_json: bool,
+) -> int:
+    """Translate positions, commit or verify that if asked to, show it; return the exit code.
 
     Args:
         execute: whether to commit; otherwise it is only shown.
         backwards: whether groups may move back.
     """
-
-    action: OffsetsAction
-    execute: bool
-    backwards: bool
-    as_json: bool
-
-
-class _Outcome(NamedTuple):
-    """What became of an answer, or was found about it."""
-
-    state: str
-    why: str
-    exit_code: int = 0
-
-
-def run(invocation: Invocation, mirror_name: str | None, request: OffsetsRequest, how: How) -> int:
-    """Translate positions, commit or verify that if asked to, show it; return the exit code."""
-    sides = the_mirror(invocation.settings(), mirror_name, "offsets are of")
-    name = sides.name
+    sides = the_mirror(invocation.settings(), mirror, "offsets are of")
+    name, outcomes = sides.name, list[Outcome]()
     with invocation.reporting_errors(name):
         positions, look = _positions(invocation, sides, request)
-        if how.action is OffsetsAction.TRANSLATE:
+        if action is OffsetsAction.TRANSLATE:
             answers = translate(sides, positions, request.to, look)
-            outcomes: list[_Outcome] = []
         else:
-            do = _applied if how.action is OffsetsAction.APPLY else _verified
-            answers, outcomes = do(sides, positions, look, request, how)
+            if action is OffsetsAction.VERIFY:
+                outcomes = _verified(sides, positions, request)
+            else:
+                committing = partial(apply, execute=execute, backwards=backwards)
+                outcomes = _applied(sides, positions, look, request, committing)
+            answers = [outcome.answer for outcome in outcomes]
         if any(answer.exactness is Exactness.CANNOT for answer in answers):
             invocation.raise_exit_code(_FAILED)
         for outcome in outcomes:
             invocation.raise_exit_code(outcome.exit_code)
-        if how.as_json:
+        if as_json:
             messages.document(document(name, request, answers, outcomes))
         else:
             tables.show(stdout(), table(name, request, answers, outcomes))
-            if any(outcome.state == State.WOULD for outcome in outcomes):
+            if any(outcome.state is State.WOULD for outcome in outcomes):
                 stdout().print(
                     f"{name}: nothing is changed; add --execute to do it", soft_wrap=True
                 )
@@ -86,25 +81,18 @@ def _applied(
     positions: Sequence[ConsumerPosition],
     look: SourceLook | None,
     request: OffsetsRequest,
-    how: How,
-) -> tuple[list[Answer], list[_Outcome]]:
+    committing: Callable[[ClusterClient, Sequence[Answer], Side], list[Outcome]],
+) -> list[Outcome]:
     """Translate and commit."""
     with client_of(sides, request.to, request.node) as client:
         if request.to is Side.SOURCE:
             look = SourceLook(topic_ids(client, _source_topics(sides)))
-        answers = translate(sides, positions, request.to, look)
-        applied = apply(client, answers, request.to, execute=how.execute, backwards=how.backwards)
-    refused = {State.REFUSED: _FAILED}
-    return answers, [_Outcome(each.state, each.why, refused.get(each.state, 0)) for each in applied]
+        return committing(client, translate(sides, positions, request.to, look), request.to)
 
 
 def _verified(
-    sides: Sides,
-    positions: Sequence[ConsumerPosition],
-    _look: SourceLook | None,
-    request: OffsetsRequest,
-    _how: How,
-) -> tuple[list[Answer], list[_Outcome]]:
+    sides: Sides, positions: Sequence[ConsumerPosition], request: OffsetsRequest
+) -> list[Outcome]:
     """Translate, and compare the records around each position on both sides."""
     with (
         client_of(sides, Side.SOURCE, request.node) as source,
@@ -114,11 +102,7 @@ def _verified(
         look = look or SourceLook(topic_ids(source, _source_topics(sides)))
         translation = read_translation(sides, destination, look)
         answers = answers_to(translation, destination, positions, request.to)
-        found = verify(translation, source, destination, answers, request.to)
-    codes = {Comparison.DIFFERS: DIFFERENCE, Comparison.NOT_COMPARED: _FAILED}
-    return answers, [
-        _Outcome(each.comparison, each.why, codes.get(each.comparison, 0)) for each in found
-    ]
+        return verify(translation, source, destination, answers, request.to)
 
 
 def _positions(
@@ -168,7 +152,7 @@ def document(
     name: str,
     request: OffsetsRequest,
     answers: Sequence[Answer],
-    outcomes: Sequence[_Outcome] = (),
+    outcomes: Sequence[Outcome] = (),
 ) -> dict[str, Any]:
     """Return the answers as JSON, and what became of them."""
     done = [{"state": str(each.state), "state_why": each.why or None} for each in outcomes]
@@ -202,7 +186,7 @@ def table(
     name: str,
     request: OffsetsRequest,
     answers: Sequence[Answer],
-    outcomes: Sequence[_Outcome] = (),
+    outcomes: Sequence[Outcome] = (),
 ) -> Any:
     """Return one row per answer."""
     found = tables.titled(f"{name}: to the {request.to.value}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from relay_pipelines.errors import DIFFERENCE, RelayError
 from relay_pipelines.model import TopicPartition
 
 
@@ -71,3 +72,38 @@ class Answer:
         if self.offset is None:
             return f"cannot, because {self.why}"
         return f"re-reads at most {self.rereads:,}: {self.why}" if self.rereads else "exact"
+
+
+class State(StrEnum):
+    """What became of an answer, or what a look at the records around it has found."""
+
+    COMMITTED = "committed"
+    SAME = "same"
+    """The group was there already; or the records are the same."""
+    WOULD = "would be committed"
+    REFUSED = "refused"
+    DIFFERS = "differs"
+    NOT_COMPARED = "not compared"
+
+
+_EXIT_CODES = {State.REFUSED: 1, State.NOT_COMPARED: 1, State.DIFFERS: DIFFERENCE}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one answer for a group, or what was found about it.
+
+    Args:
+        why: it was refused, differs, or was not compared.
+        error: of a coordinator, which refused it.
+    """
+
+    answer: Answer
+    state: State
+    why: str = ""
+    error: RelayError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command."""
+        return _EXIT_CODES.get(self.state, 0)

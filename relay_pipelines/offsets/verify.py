@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
 from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
-from relay_pipelines.offsets.positions import Answer
+from relay_pipelines.offsets.positions import Answer, Outcome, State
 from relay_pipelines.offsets.translation import Pair, Translation
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.reader import read
@@ -24,34 +22,13 @@ from relay_pipelines.protocol.records import decode
 _FETCH_BYTES = 64 << 10
 
 
-class Comparison(StrEnum):
-    """What a look at the records around a position has found."""
-
-    SAME = "same"
-    DIFFERS = "differs"
-    NOT_COMPARED = "not compared"
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What was found for one answer.
-
-    Args:
-        why: the records differ, or were not compared.
-    """
-
-    answer: Answer
-    comparison: Comparison
-    why: str = ""
-
-
 def verify(
     translation: Translation,
     source: ClusterClient,
     destination: ClusterClient,
     answers: Sequence[Answer],
     to: Side,
-) -> list[Verified]:
+) -> list[Outcome]:
     """Compare the records around each position, in the order of the answers.
 
     Args:
@@ -68,22 +45,22 @@ def verify(
             records[at] = client.retry(partial(_record_at, client, tp, offset))
         return records[at]
 
-    def compared(answer: Answer) -> Verified:
+    def compared(answer: Answer) -> Outcome:
         pairs, why = translation.around(answer, to)
         if why:
-            return Verified(answer, Comparison.NOT_COMPARED, why)
+            return Outcome(answer, State.NOT_COMPARED, why)
         found = [_compared(pair, source, destination, record) for pair in pairs]
-        for kind in (Comparison.DIFFERS, Comparison.NOT_COMPARED):
-            if reasons := [why for comparison, why in found if comparison is kind]:
-                return Verified(answer, kind, "; ".join(reasons))
-        return Verified(answer, Comparison.SAME)
+        for kind in (State.DIFFERS, State.NOT_COMPARED):
+            if reasons := [why for state, why in found if state is kind]:
+                return Outcome(answer, kind, "; ".join(reasons))
+        return Outcome(answer, State.SAME)
 
     return [compared(answer) for answer in answers]
 
 
 def _compared(
     pair: Pair, source: ClusterClient, destination: ClusterClient, record: Any
-) -> tuple[Comparison, str]:
+) -> tuple[State, str]:
     here = record(source, pair.source, pair.source_offset)
     there = record(destination, pair.destination, pair.destination_offset)
     places = (
@@ -91,10 +68,10 @@ def _compared(
         (there, f"{pair.destination} at offset {pair.destination_offset}"),
     )
     if gone := [place for content, place in places if content is None]:
-        return Comparison.NOT_COMPARED, f"no record is left in {' and '.join(gone)}"
+        return State.NOT_COMPARED, f"no record is left in {' and '.join(gone)}"
     if here != there:
-        return Comparison.DIFFERS, " and ".join(place for _, place in places)
-    return Comparison.SAME, ""
+        return State.DIFFERS, " and ".join(place for _, place in places)
+    return State.SAME, ""
 
 
 def _record_at(client: ClusterClient, tp: TopicPartition, offset: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from relay_pipelines.errors import ConfigError, StalePlanError, TamperedError, page
@@ -67,10 +66,10 @@ def run_restore(invocation: Invocation, mirror_name: str | None, *, execute: boo
     sides = the_mirror(invocation.settings(), mirror_name, "a restore is of")
     name = sides.name
     with invocation.reporting_errors(name):
-        found = restore.plan_restores(sides)
-        stay = Counter(restored.act for restored in found.planned)[Act.STAYS]
-        _say(f"{name}: {plural(stay, 'topic-partition')} of {len(found.planned)} need nothing")
-        for each in found.planned:
+        planned = restore.plan_restores(sides)
+        stay = sum(each.act is Act.STAYS for each in planned)
+        _say(f"{name}: {plural(stay, 'topic-partition')} of {len(planned)} need nothing")
+        for each in planned:
             if each.act is Act.REFUSED:
                 error = TamperedError(
                     f"{each.act}: {each.why}",
@@ -81,10 +80,10 @@ def run_restore(invocation: Invocation, mirror_name: str | None, *, execute: boo
             elif each.act is not Act.STAYS:
                 _say(f"{each.name}: {each}")
         if execute:
-            done = restore.execute(sides, found)
+            done = restore.execute(sides, planned)
             made = ((each.name, each.source, is_done) for each, is_done in done)
             _name_stale(invocation, made, "restored", "restore again")
-        elif found.changes:
+        elif any(each.after is not None for each in planned):
             _say(f"{name}: nothing is changed; add --execute to do it")
     return invocation.exit_code
 

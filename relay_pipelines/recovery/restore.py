@@ -7,7 +7,7 @@ destination alone. docs/transactions.md argues why no record is then duplicated 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -64,42 +64,24 @@ class Restore:
 
     Args:
         name: of the mirror, or of its replay.
-        before: the checkpoint as it is now; None if there is none.
+        state: what the checkpoint topic holds of it.
         after: the checkpoint to commit; None to commit none.
         why: for people.
     """
 
     name: str
     source: TopicPartition
+    state: CheckpointSnapshot
     act: Act
     why: str
-    before: Checkpoint | None = None
     after: Checkpoint | None = None
 
     def __str__(self) -> str:
         return f"{self.source}: {self.act}: {self.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Restores:
-    """What a restore does with a mirror and its replays.
-
-    Args:
-        states: by name, what the checkpoint topic holds.
-        planned: all topic-partitions that were copied.
-    """
-
-    states: Mapping[str, CheckpointSnapshot]
-    planned: Sequence[Restore]
-
-    @property
-    def changes(self) -> list[Restore]:
-        """What is committed."""
-        return [restore for restore in self.planned if restore.after is not None]
-
-
-def plan_restores(sides: Sides) -> Restores:
-    """Say what a restore does; writes nothing.
+def plan_restores(sides: Sides) -> list[Restore]:
+    """Say what a restore does with all that a mirror and its replays have copied; writes nothing.
 
     Raises:
         TamperedError: a record of the ledger is no entry.
@@ -123,18 +105,17 @@ def plan_restores(sides: Sides) -> Restores:
         for each, of_mirror in states.items():
             for tp in of_mirror.checkpoints:
                 grouped.setdefault((each, tp), [])
-        planned = [
+        return [
             _Planner(
                 client,
-                *(*at, ledger_records, states[at[0]].checkpoints.get(at[1]), at in unreadable),
+                *(*at, ledger_records, states[at[0]], at in unreadable),
                 kept.get(home(TOPIC, key_of(*at)), 0),
             ).plan()
             for at, ledger_records in sorted(grouped.items(), key=lambda item: item[0])
         ]
-    return Restores(states, planned)
 
 
-def execute(sides: Sides, restores: Restores) -> Iterator[tuple[Restore, bool]]:
+def execute(sides: Sides, planned: Iterable[Restore]) -> Iterator[tuple[Restore, bool]]:
     """Commit the checkpoints, and yield for each whether it was committed.
 
     One that has changed since it was planned is left alone: another run copies it.
@@ -143,14 +124,15 @@ def execute(sides: Sides, restores: Restores) -> Iterator[tuple[Restore, bool]]:
         FencedError: other runs take the ids over again and again.
         RelayError: the destination does not answer, or refuses.
     """
-    if not restores.changes:
+    changes = [restore for restore in planned if restore.after is not None]
+    if not changes:
         return
     topics.create_state(sides)
     with sides.destination("restore") as client:
-        again = [restore for restore in restores.changes if restore.act is Act.AGAIN]
+        again = [restore for restore in changes if restore.act is Act.AGAIN]
         _fence_former_owners(client, sides.mirror, again)
-        for restore in restores.changes:
-            commit = partial(_commit, client, restores.states[restore.name], restore)
+        for restore in changes:
+            commit = partial(_commit, client, restore)
             # a task with several ranges takes an id back
             yield restore, client.retry(commit, also=(FencedError,))
 
@@ -166,12 +148,14 @@ def _fence_former_owners(
     fence(client, ids)
 
 
-def _commit(client: ClusterClient, state: CheckpointSnapshot, restore: Restore) -> bool:
+def _commit(client: ClusterClient, restore: Restore) -> bool:
     if restore.after is None:
         return False
-    owner = present_owner(restore.name, restore.source, state.owners, is_copied=True)
+    state, source = restore.state, restore.source
+    owner = present_owner(restore.name, source, state.owners, is_copied=True)
     gap = gap_entry(restore.after, ENTRIES_LOST) if restore.act is Act.NOTED else None
-    return replace_checkpoint(client, owner, restore.before, state.ends, restore.after, gap)
+    before = state.checkpoints.get(source)
+    return replace_checkpoint(client, owner, before, state.ends, restore.after, gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +165,7 @@ class _Planner:
     Args:
         name: of the mirror, or of its replay.
         records: of the topic-partition, in the order of the ledger.
-        before: the checkpoint as it is now.
+        state: what the checkpoint topic holds of the mirror or replay.
         is_unreadable: whether there is a checkpoint, and it cannot be read.
         kept_since_ms: as of `verify_chain`.
     """
@@ -190,9 +174,14 @@ class _Planner:
     name: str
     source: TopicPartition
     records: Sequence[LedgerRecord]
-    before: Checkpoint | None
+    state: CheckpointSnapshot
     is_unreadable: bool
     kept_since_ms: int
+
+    @property
+    def before(self) -> Checkpoint | None:
+        """The checkpoint as it is now."""
+        return self.state.checkpoints.get(self.source)
 
     def plan(self) -> Restore:
         """Say what a restore does."""
@@ -207,7 +196,7 @@ class _Planner:
         return self._noted(self._chain(self.before.ledger_head), self.before)
 
     def _decided(self, act: Act, why: str, after: Checkpoint | None = None) -> Restore:
-        return Restore(self.name, self.source, act, why, self.before, after)
+        return Restore(self.name, self.source, self.state, act, why, after)
 
     def _chain(self, head: LedgerHead) -> Chain:
         return verify_chain(self.source, self.records, head, self.kept_since_ms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relay_pipelines.errors import ConfigError, RelayError
@@ -21,21 +20,16 @@ if TYPE_CHECKING:
     from relay_pipelines.metrics import Publication
 
 
-@dataclass(frozen=True, slots=True)
-class How:
-    """How the command goes about it.
-
-    Args:
-        yes: whether nobody is asked.
-    """
-
-    dry_run: bool
-    yes: bool
-    as_json: bool
-
-
-def run(invocation: Invocation, mirror: str | None, request: ReplayRequest, how: How) -> int:
-    """Show what a replay copies, ask, and copy it; return the exit code."""
+def run(
+    invocation: Invocation,
+    mirror: str | None,
+    request: ReplayRequest,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Show what a replay copies, ask unless `yes` is given, and copy it; return the exit code."""
     settings = invocation.settings()
     name = the_mirror(settings, mirror, "a replay is of").name
     advice = "committed records stay, run again to continue"
@@ -44,18 +38,18 @@ def run(invocation: Invocation, mirror: str | None, request: ReplayRequest, how:
         observed(settings.metrics) as publication,
     ):
         replay = plan_replay(settings.mirrors, name, request, session, SystemClock())
-        only_shown = how.dry_run or not replay.plan.windows
+        only_shown = dry_run or not replay.plan.windows
         # otherwise the run reports its losses
         losses = of_errors(replay.plan.data_losses) if only_shown else []
         found = [*replay.findings, *losses]
         document = json_output.plan(replay.plan, found, SystemClock().now_ms())
-        if not how.as_json:
+        if not as_json:
             _show(replay, request, document)
         elif only_shown:
             messages.document(document)
         invocation.report(found, replay.name)
-        if not only_shown and (how.yes or _is_wanted(request)):
-            _copy(invocation, session, replay, publication, as_json=how.as_json)
+        if not only_shown and (yes or _is_wanted(request)):
+            _copy(invocation, session, replay, publication, as_json=as_json)
     return invocation.exit_code
 
 

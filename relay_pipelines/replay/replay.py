@@ -6,7 +6,6 @@ argues why it duplicates no record.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -100,36 +99,12 @@ class Replay:
         return self.is_started and not self.plan.windows and not self.plan.data_losses
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayState:
-    """How far a replay is.
-
-    Args:
-        offsets: how many it copies in all, records or not.
-        left: how many of them it has left.
-    """
-
-    id: str
-    topic: str
-    to: str
-    side: Side
-    started_at_ms: int
-    offsets: int
-    left: int
-
-    def __str__(self) -> str:
-        done = self.offsets - self.left
-        progress = f"{count(done)} of {plural(self.offsets, 'offset')}" if self.left else "complete"
-        what = f"{self.topic} from the {self.side} to {self.to}"
-        return f"replay {self.id} of {format_time(self.started_at_ms)}: {what}: {progress}"
-
-
-def document(state: ReplayState) -> dict[str, Any]:
-    """Return how far a replay is, for `relay status --json`."""
-    return dataclasses.asdict(state) | {
-        "side": str(state.side),
-        "started_at": format_time(state.started_at_ms),
-    }
+def line(state: Mapping[str, Any]) -> str:
+    """Return how far a replay is, in words, from its document."""
+    done, offsets = state["offsets"] - state["left"], plural(state["offsets"], "offset")
+    progress = f"{count(done)} of {offsets}" if state["left"] else "complete"
+    what = f"{state['topic']} from the {state['side']} to {state['to']}"
+    return f"replay {state['id']} of {state['started_at']}: {what}: {progress}"
 
 
 def plan_replay(
@@ -209,8 +184,8 @@ def start_replay(replay: Replay) -> Replay:
     return replace(replay, start=start, is_started=True, plan=left)
 
 
-def replays(sides: Sides) -> list[ReplayState]:
-    """Return the replays of a mirror, oldest first.
+def replays(sides: Sides) -> list[dict[str, Any]]:
+    """Return how far the replays of a mirror are as JSON, oldest first.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -258,18 +233,18 @@ def _read_replays(
     return [each for each in found if each[0].replay is not None]
 
 
-def _state(start: StartRecord, checkpoints: Mapping[TopicPartition, Checkpoint]) -> ReplayState:
+def _state(start: StartRecord, checkpoints: Mapping[TopicPartition, Checkpoint]) -> dict[str, Any]:
     assert start.replay is not None
     asked = start.replay.parameters["asked"]
-    return ReplayState(
-        start.mirror.partition(REPLAY)[2],
-        asked["topic"],
-        asked["to"],
-        Side(asked["side"]),
-        start.decided_at_ms,
-        sum(map(len, _ranges(start))),
-        sum(each.end - each.start for each in _rest(start, checkpoints)),
-    )
+    return {
+        "id": start.mirror.partition(REPLAY)[2],
+        **{key: asked[key] for key in ("topic", "to", "side")},
+        "started_at_ms": start.decided_at_ms,
+        # records or not
+        "offsets": sum(map(len, _ranges(start))),
+        "left": sum(each.end - each.start for each in _rest(start, checkpoints)),
+        "started_at": format_time(start.decided_at_ms),
+    }
 
 
 def _ranges(start: StartRecord) -> list[OffsetRange]:

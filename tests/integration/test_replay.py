@@ -143,7 +143,8 @@ def test_offsets_into_another_topic(replayed: Replayed) -> None:
     assert replayed.copy(replayed.start()).records == 0
     assert_equal(RECORDS[20:80], replayed.copied())
     (state,) = replays(Sides(name, settings, CLOCK))
-    assert (state.id, state.to, state.offsets, state.left) == (replay.id, replayed.to.topic, 60, 0)
+    assert (state["id"], state["to"]) == (replay.id, replayed.to.topic)
+    assert (state["offsets"], state["left"]) == (60, 0)
     assert replayed.mirror.checkpoint() == before, "the mirror's own checkpoint never changes"
     replayed.assert_proof_holds(replay.id)
     again = replayed.replay(replay_id="once-more")
@@ -173,7 +174,7 @@ def test_the_command_killed_and_repeated(replayed: Replayed) -> None:
         assert driver.wait(300) == -signal.SIGKILL
     settings = replayed.settings().mirror(replayed.mirror.name)
     (state,) = replays(Sides(replayed.mirror.name, settings, CLOCK))
-    assert 0 < state.left < state.offsets == 60
+    assert 0 < state["left"] < state["offsets"] == 60
 
     again = relay_here(config, *typed, "--yes")
 

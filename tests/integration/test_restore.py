@@ -240,7 +240,7 @@ def test_a_copy_that_nothing_knows_is_made_again(
         reader.read_checkpoints(Sides(copied.name, copied.mirror(), CLOCK)).next_offsets[copied.at]
         == 10
     )
-    (planned,) = restore.plan_restores(Sides(copied.name, copied.mirror(), CLOCK)).planned
+    (planned,) = restore.plan_restores(Sides(copied.name, copied.mirror(), CLOCK))
     assert planned.act is Act.STAYS
     assert Command(copied, tmp_path)("audit", "--level", "recount") == 4
     if source == "created again":

@@ -209,7 +209,7 @@ def test_a_restore_names_a_checkpoint_of_which_no_entry_is_left(tmp_path: Path) 
     for name in names:
         put_unreadable(world, name, AT, b"garbage")
     with world.answering():
-        planned = restore.plan_restores(Sides("m", world.mirror, Clock())).planned
+        planned = restore.plan_restores(Sides("m", world.mirror, Clock()))
     assert [(each.name, each.source, each.act) for each in planned] == [
         (name, AT, restore.Act.REFUSED) for name in names
     ]

@@ -31,15 +31,13 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.offsets import apply, verify
-from relay_pipelines.offsets.apply import State
 from relay_pipelines.offsets.command import table
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker, lines_of
 from relay_pipelines.offsets.metrics import group_samples
-from relay_pipelines.offsets.positions import Answer, ConsumerPosition
+from relay_pipelines.offsets.positions import Answer, ConsumerPosition, State
 from relay_pipelines.offsets.request import OffsetsRequest
 from relay_pipelines.offsets.translate import committed_positions
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
-from relay_pipelines.offsets.verify import Comparison
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -173,7 +171,7 @@ def test_each_side_is_read_although_a_node_has_the_name_of_the_other(
     log = translation(entry(1, 0, 10, 0), there=HERE)
     answers = log.to_destination([ConsumerPosition(HERE, 5)])
     (found,) = verify.verify(log, source, there, answers, Side.DESTINATION)
-    assert found.comparison is Comparison.DIFFERS
+    assert found.state is State.DIFFERS
 
 
 def there(**more: Any) -> ClusterClient:

@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.offsets.apply import State
 from relay_pipelines.offsets.following import follow
 from relay_pipelines.offsets.group_look import GroupLooker
+from relay_pipelines.offsets.positions import State
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
