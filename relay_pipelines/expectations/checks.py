@@ -25,13 +25,13 @@ def spec(mirror: str, topic: str, expectation: Expectation) -> dg.AssetCheckSpec
     )
 
 
-def evaluation(mirror: str, topic: str, window: str, found: Result) -> dg.AssetCheckEvaluation:
+def evaluation(mirror: str, window: TopicWindow, found: Result) -> dg.AssetCheckEvaluation:
     """What an expectation found in a window."""
     warns = found.late or found.expectation.severity is CheckSeverity.WARN
     severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
-    key = naming.topic_check(mirror, topic, found.expectation.name)
-    result = CheckResult(found.passed, found.what, _metadata(found), severity)
-    return result.evaluation(key, window, blocking=found.expectation.blocking)
+    key = naming.topic_check(mirror, window.topic, found.expectation.name)
+    result = CheckResult(found.passed, found.what, _metadata(window, found), severity)
+    return result.evaluation(key, window.name, blocking=found.expectation.blocking)
 
 
 def blocked(window: TopicWindow, found: Result) -> str:
@@ -41,8 +41,8 @@ def blocked(window: TopicWindow, found: Result) -> str:
     return f"window {window.name}: {window.topic}: {found.expectation.name}: {found.what}"
 
 
-def _metadata(found: Result) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"records": found.records, "side": found.expectation.side.value}
+def _metadata(window: TopicWindow, found: Result) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"records": window.records, "side": found.expectation.side.value}
     if found.failing is not None:
         metadata["failing (records)"] = found.failing
     if found.sample:

@@ -11,7 +11,6 @@ from relay_pipelines.expectations.validation import (
     COUNT,
     INDEX,
     SideRun,
-    Suite,
     batch_definition,
     details,
     great_expectations,
@@ -73,10 +72,9 @@ class DataDocs:
         sample = run.sides.mirror.expectation_sample_of(window.topic)
         shows = values and sample.values
         with quiet():
-            suite = Suite.of(expectations, window.copied_at_ms)
+            suite = run.suite_of(expectations)
             # a page shows, too, whether the records are as many as the ledger has
-            counted = suite.with_count(window.expected(run.side))
-            chosen = counted.chosen([*range(len(expectations)), COUNT])
+            chosen = suite.chosen([*range(len(expectations)), COUNT])
             chosen.name = title
             definition = gx.ValidationDefinition(
                 name=title, data=self._batches, suite=self._context.suites.add_or_update(chosen)

@@ -54,7 +54,6 @@ class Result:
 
     Args:
         what: one line.
-        records: how many the ledger has for the window.
         failing: how many do not meet it; None if it is not about single records, or has no result.
         sample: some of them: partition and offset, and unless hidden what they have in the columns
             of the expectation.
@@ -64,7 +63,6 @@ class Result:
     expectation: Expectation
     passed: bool
     what: str
-    records: int
     failing: int | None = None
     sample: tuple[Mapping[str, str | int], ...] = ()
     late: bool = False
@@ -96,7 +94,6 @@ def validate(
         beside_copy: whether to leave one of Spark's slots to a copy.
     """
     expectations = sides.mirror.expectations_of(window.topic)
-    sample = sides.mirror.expectation_sample_of(window.topic)
     results: dict[str, Result] = {}
     if expectations:
         session = started(session)  # its start is not for threads
@@ -105,15 +102,15 @@ def validate(
         for side in Side:
             of_side = [expectation for expectation in expectations if expectation.side is side]
             if of_side:
-                of = SideRun(session, config, sides, window, side, beside_copy)
-                results.update(_never_raising(of.results, of_side, window, sample))
+                found = SideRun(session, config, sides, window, side, beside_copy).results(of_side)
+                results.update({each.expectation.name: each for each in found})
 
     if deadline_seconds is None:
         run()
     else:
         results = _until(deadline_seconds, session, run, results)
     return [
-        results.get(expectation.name) or _late(expectation, deadline_seconds or 0.0, window)
+        results.get(expectation.name) or _late(expectation, deadline_seconds or 0.0, window.name)
         for expectation in expectations
     ]
 
@@ -219,14 +216,27 @@ class SideRun:
         return self.sides.mirror.expectation_sample_of(self.window.topic)
 
     def results(self, expectations: Sequence[Expectation]) -> list[Result]:
-        """Run them in one suite, and those that fail in another one."""
+        """Run them in one suite, and those that fail in another one; nothing raises."""
+        try:
+            return self._results(expectations)
+        except RelayError as error:
+            why = str(error)
+        except Exception as error:  # noqa: BLE001 - of py4j, gRPC or the JVM, among others
+            why = _shown_error(_words(str(error)), self._sample)
+        return [_unknown(each, why) for each in expectations]
+
+    def suite_of(self, expectations: Sequence[Expectation]) -> Suite:
+        """Make the expectations, and that the records seen are as many as the ledger has."""
+        records = self.window.expected(self.side)
+        return Suite.of(expectations, self.window.copied_at_ms, records)
+
+    def _results(self, expectations: Sequence[Expectation]) -> list[Result]:
         sample = self._sample
         with quiet():
-            built = Suite.of(expectations, self.window.copied_at_ms)
+            built = self.suite_of(expectations)
             data = self.data(expectations, built)
-            counted = built.with_count(self.window.expected(self.side))
-            found = counted.run(data, [COUNT, *range(len(expectations))], "BOOLEAN_ONLY")
-            problem, note = self._missing(counted, data, found.pop(COUNT, None))
+            found = built.run(data, [COUNT, *range(len(expectations))], "BOOLEAN_ONLY")
+            problem, note = self._missing(built, data, found.pop(COUNT, None))
             failed = [
                 number for number, each in found.items() if not each.success and not _error(each)
             ]
@@ -236,14 +246,42 @@ class SideRun:
                 # that it fails is known, even if the details are not
                 found |= {number: each for number, each in more.items() if not _error(each)}
         if problem:
-            return [_unknown(each, problem, self.window) for each in expectations]
+            return [_unknown(each, problem) for each in expectations]
         results = [
-            _result(each, found.get(number), built.problems.get(number, ""), self.window, sample)
+            self._result(each, found.get(number), built.problems.get(number, ""))
             for number, each in enumerate(expectations)
         ]
         return [replace(each, what=f"{each.what}{note}") for each in results]
 
-    def _missing(self, counted: Suite, data: Any, found: Any) -> tuple[str, str]:
+    def _result(self, expectation: Expectation, found: Any, problem: str) -> Result:
+        """Return a result of ours.
+
+        Args:
+            found: the result of Great Expectations; None if it could not run.
+            problem: why it could not.
+        """
+        sample = self._sample
+        if found is None:
+            return _unknown(expectation, problem or "it has no result")
+        if error := _error(found):
+            return _unknown(expectation, _shown_error(error, sample))
+        if found.success:
+            return Result(expectation, passed=True, what="met")
+        details = found.result
+        failing = details.get("unexpected_count")
+        # what it looks for must not be in the result
+        values = sample.values and expectation.kind != "no_pii"
+        if failing is None:
+            observed = details.get("observed_value") if values else None
+            what = "not met" if observed is None else f"not met; observed: {_cut(observed)}"
+            return _failed(expectation, what)
+        total = details.get("element_count") or self.window.records
+        what = f"{failing:,} of {total:,} records do not meet it"
+        rows = details.get("partial_unexpected_index_list") or ()
+        shown = tuple(_row(row, values=values) for row in rows[: sample.rows])
+        return _failed(expectation, what, failing=failing, sample=shown)
+
+    def _missing(self, built: Suite, data: Any, found: Any) -> tuple[str, str]:
         """Compare the records that were read with the ledger's.
 
         Args:
@@ -256,7 +294,7 @@ class SideRun:
         if found is None or found.success:
             return "", ""
         # alone, because what fails beside it may have taken it along
-        found = counted.run(data, [COUNT], "SUMMARY")[COUNT]
+        found = built.run(data, [COUNT], "SUMMARY")[COUNT]
         if error := _error(found):
             return _shown_error(error, self._sample), ""
         wanted, seen = self.window.expected(self.side), int(found.result["observed_value"])
@@ -319,14 +357,18 @@ class SideRun:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Expectations of Great Expectations by their number, and why others could not be made."""
+    """Expectations of Great Expectations by their number, and why others could not be made.
+
+    One more, number `COUNT`, is met if as many records are seen as there should be: Great
+    Expectations counts in the same Spark job.
+    """
 
     arguments: Sequence[Mapping[str, Any]]
     expectations: Mapping[int, Any]
     problems: Mapping[int, str]
 
     @staticmethod
-    def of(expectations: Sequence[Expectation], copied_at_ms: int) -> Suite:
+    def of(expectations: Sequence[Expectation], copied_at_ms: int, records: int) -> Suite:
         """Make them from settings."""
         great_expectations()
         given = [suite.arguments(expectation, copied_at_ms) for expectation in expectations]
@@ -336,18 +378,10 @@ class Suite:
                 made[number] = suite.build(kind, arguments, number)
             except Exception as error:  # noqa: BLE001 - of pydantic, or of the expectation itself
                 problems[number] = f"{kind}: {_refusal(error)}"
+        if made:
+            kind = "expect_table_row_count_to_equal"
+            made[COUNT] = suite.build(kind, {"value": records}, COUNT)
         return Suite([arguments for _, arguments in given], made, problems)
-
-    def with_count(self, records: int) -> Suite:
-        """Return the suite with an expectation, number `COUNT`, that so many records are seen.
-
-        Great Expectations counts in the same Spark job.
-        """
-        if not self.expectations:
-            return self
-        kind = "expect_table_row_count_to_equal"
-        count = suite.build(kind, {"value": records}, COUNT)
-        return Suite(self.arguments, {COUNT: count, **self.expectations}, self.problems)
 
     def chosen(self, numbers: Iterable[int]) -> Any:
         """Return a suite of Great Expectations with some of them."""
@@ -390,34 +424,20 @@ def _shown(sample: SampleSettings, columns: Sequence[str]) -> list[str]:
     return [*INDEX, *more]
 
 
-def _never_raising(
-    run: Callable[[Sequence[Expectation]], list[Result]],
-    expectations: Sequence[Expectation],
-    window: TopicWindow,
-    sample: SampleSettings,
-) -> dict[str, Result]:
-    """Run some expectations; if that raises, all of them fail."""
-    try:
-        results = run(expectations)
-    except RelayError as error:
-        results = [_unknown(each, str(error), window) for each in expectations]
-    except Exception as error:  # noqa: BLE001 - of py4j, gRPC or the JVM, among others
-        why = _shown_error(_words(str(error)), sample)
-        results = [_unknown(each, why, window) for each in expectations]
-    return {each.expectation.name: each for each in results}
+def _failed(expectation: Expectation, what: str, **more: Any) -> Result:
+    return Result(expectation, passed=False, what=_one_line(what), **more)
 
 
-def _unknown(expectation: Expectation, why: str, window: TopicWindow) -> Result:
-    what = _one_line(f"not known: {why}")
-    return Result(expectation, passed=False, what=what, records=window.records)
+def _unknown(expectation: Expectation, why: str) -> Result:
+    return _failed(expectation, f"not known: {why}")
 
 
-def _late(expectation: Expectation, after_seconds: float, window: TopicWindow) -> Result:
+def _late(expectation: Expectation, after_seconds: float, window: str) -> Result:
     what = (
         f"not known: no result within {seconds(after_seconds)}; simplify the topic's regular"
-        f" expressions, or run `relay expectations run --window {window.name}`, which has no limit"
+        f" expressions, or run `relay expectations run --window {window}`, which has no limit"
     )
-    return Result(expectation, passed=False, what=what, records=window.records, late=True)
+    return Result(expectation, passed=False, what=what, late=True)
 
 
 def _shown_error(error: str, sample: SampleSettings) -> str:
@@ -426,42 +446,6 @@ def _shown_error(error: str, sample: SampleSettings) -> str:
         return error
     kinds = " ".join(dict.fromkeys(_ERROR_CLASS.findall(error))) or "an error"
     return f"{kinds}; its text may quote records, which the settings hide"
-
-
-def _result(
-    expectation: Expectation,
-    found: Any,
-    problem: str,
-    window: TopicWindow,
-    sample: SampleSettings,
-) -> Result:
-    """Return a result of ours.
-
-    Args:
-        found: the result of Great Expectations; None if it could not run.
-        problem: why it could not.
-    """
-    if found is None:
-        return _unknown(expectation, problem or "it has no result", window)
-    if error := _error(found):
-        return _unknown(expectation, _shown_error(error, sample), window)
-    if found.success:
-        return Result(expectation, passed=True, what="met", records=window.records)
-    details = found.result
-    failing = details.get("unexpected_count")
-    # what it looks for must not be in the result
-    values = sample.values and expectation.kind != "no_pii"
-    if failing is None:
-        observed = details.get("observed_value")
-        what = "not met"
-        if observed is not None and values:
-            what += f"; observed: {_cut(observed)}"
-        return Result(expectation, passed=False, what=_one_line(what), records=window.records)
-    total = details.get("element_count") or window.records
-    what = f"{failing:,} of {total:,} records do not meet it"
-    rows = details.get("partial_unexpected_index_list") or ()
-    shown = tuple(_row(row, values=values) for row in rows[: sample.rows])
-    return Result(expectation, False, what, window.records, failing, shown)  # noqa: FBT003
 
 
 def _row(row: Mapping[str, Any], *, values: bool) -> dict[str, str | int]:

@@ -164,8 +164,7 @@ class WindowChecks:
             beside_copy=self._beside_copy,
         )
         for result in results:
-            event = checks.evaluation(self._lane.path, window.topic, window.name, result)
-            self._events.put(event)
+            self._events.put(checks.evaluation(self._lane.path, window, result))
             if line := checks.blocked(window, result):
                 self.blocked.append(line)
         self._log.info(

@@ -133,7 +133,7 @@ def test_what_each_word_finds(local_session: Any, mirror: Mirror, tmp_path: Path
         "unique": [],
         "expect_column_mean_to_be_between_size": [],
     }
-    assert (results["json_parses"].failing, results["json_parses"].records) == (2, 20)
+    assert results["json_parses"].failing == 2
     assert [row["key"] for row in results[IN_SET].sample] == ["k2", "k4", "k5"]
     assert len(str(results["size_below"].sample[0]["value"])) < 100
     assert results[count].what == "not met; observed: 20"

@@ -197,7 +197,7 @@ def test_what_looks_writes_nothing(
         code, shown = main(["--config", str(looker.config), *command]), capfd.readouterr()
         assert code == denied, shown
         assert ("grant the user Create" in shown.err) is denied
-    assert [(each.passed, each.records) for each in looker.expect()] == [(True, 3)]
+    assert [each.passed for each in looker.expect()] == [True]
     assert looker.state() == before
     for name in ("plan", "status", "lag", "lag_target"):
         assert "retention took the offsets [3, 4)" in lost[name], name
