@@ -220,7 +220,7 @@ class Mirror:
         """
         from relay_pipelines.replay.replay import plan_replay  # Arrow is slow to import
 
-        return plan_replay(self._mirrors, self.name, request, self._session, _CLOCK)
+        return plan_replay(self._sides, request, self._session, self._mirrors)
 
     def replay(
         self, wanted: ReplayRequest | Replay, observers: Sequence[Observer] = ()

@@ -17,10 +17,9 @@ from relay_pipelines.assets import external, mirrored
 from relay_pipelines.assets.resolved_types import resolved_types_taken_as_they_are
 from relay_pipelines.audit import checks, jobs
 from relay_pipelines.checks import (
-    available,
-    divergence,
     lag,
     lag_target,
+    nodes,
     other_deployments,
     source_topics,
     topic_configs,
@@ -107,7 +106,6 @@ def _mirror(
     schedule_status = dg.DefaultScheduleStatus(status.value)
     sample_audit = jobs.scheduled(name, mirror, catalog, schedule_status, prefix)
     lane_checks = (lag, topic_configs, source_topics, other_deployments)
-    node_checks = (available, divergence)
     return dg.Definitions(
         assets=[
             *dg.map_asset_specs(
@@ -130,7 +128,7 @@ def _mirror(
             ),
             *(group_checks.build(lane) for lane in lanes if lane.topics and mirror.groups.allow),
             *move_jobs.checks(name, mirror, prefix),
-            *(check.build(name, node, prefix) for node in mirror.nodes for check in node_checks),
+            *(check for node in mirror.nodes for check in nodes.build(name, node, prefix)),
         ],
         jobs=list(lane_jobs.values()),
         sensors=[

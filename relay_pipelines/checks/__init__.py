@@ -2,8 +2,7 @@
 
 lag             the oldest record not yet copied is younger than the target
 lag_target      no record of a topic waits for longer than the target
-available       a source node can be read, and keeps up with the others
-divergence      a source node holds the records that were copied
+nodes           a source node can be read, keeps up, and holds what was copied
 topic_configs   topic configurations match the source
 other_deployments  only this Dagster instance copies the topics
 source_topics   every copied topic still exists at the source

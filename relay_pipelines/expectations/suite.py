@@ -1,6 +1,4 @@
-"""From settings to expectations of Great Expectations, and the columns that they need.
-
-The records of one side of a window as a DataFrame, with the columns that a suite needs.
+"""From settings to expectations of Great Expectations, and the DataFrame that they see.
 
 On the driver; the tasks of Spark read when the suite runs. Spark does not tell a Python data source
 which columns a query needs, and each column costs time, so that the schema has only those.

@@ -136,16 +136,17 @@ def _move(
     """Move some groups: between what is read of them and the commit lies one request."""
     named = [group for group in answers if group]
     current, failed = groups.group_commits(client, named)
-    applied = {
-        group: [_refused(answer, failed[group]) for answer in of_group]
-        if group in failed
-        else _all_wanted(
-            of_group,
-            *(current.get(group, {}), logs, client.mirror, to),
-            backwards=backwards,
-        )
-        for group, of_group in answers.items()
-    }
+    applied: dict[str, list[Outcome]] = {}
+    for group, of_group in answers.items():
+        there, contradicted = current.get(group, {}), _contradicted(of_group)
+        applied[group] = [
+            _refused(answer, failed[group])
+            if group in failed
+            else _refused(answer, f"there is another position, with another offset in {answer.to}")
+            if answer.to in contradicted
+            else _wanted(answer, there, logs, client.mirror, to, backwards=backwards)
+            for answer in of_group
+        ]
     commit = partial(_commit, client.mirror, to, client.clock.now_ms())
     commits = {group: wanted for group, of in applied.items() if (wanted := _commits(of, commit))}
     if not execute or not commits:
@@ -161,25 +162,6 @@ def _move(
             for each in applied[group]
         ]
     return applied
-
-
-def _all_wanted(
-    answers: Sequence[Answer],
-    current: Mapping[TopicPartition, CommittedOffset],
-    logs: Mapping[TopicPartition, _Log],
-    mirror: str,
-    to: Side,
-    *,
-    backwards: bool,
-) -> list[Outcome]:
-    """Return what becomes of the answers of a group, if it has no members."""
-    contradicted = _contradicted(answers)
-    return [
-        _refused(answer, f"there is another position, with another offset in {answer.to}")
-        if answer.to in contradicted
-        else _wanted(answer, current, logs, mirror, to, backwards=backwards)
-        for answer in answers
-    ]
 
 
 def _contradicted(answers: Iterable[Answer]) -> set[TopicPartition]:

@@ -31,18 +31,18 @@ def run(
 ) -> int:
     """Show what a replay copies, ask unless `yes` is given, and copy it; return the exit code."""
     settings = invocation.settings()
-    name = the_mirror(settings, mirror, "a replay is of").name
+    sides = the_mirror(settings, mirror, "a replay is of")
     advice = "committed records stay, run again to continue"
     with (
         invocation.session(settings, advice) as session,
         observed(settings.metrics) as publication,
     ):
-        replay = plan_replay(settings.mirrors, name, request, session, SystemClock())
+        replay = plan_replay(sides, request, session, settings.mirrors)
         only_shown = dry_run or not replay.plan.windows
         # otherwise the run reports its losses
         losses = of_errors(replay.plan.data_losses) if only_shown else []
         found = [*replay.findings, *losses]
-        document = json_output.plan(replay.plan, found, SystemClock().now_ms())
+        document = json_output.plan(replay.plan, found, sides.clock.now_ms())
         if not as_json:
             _show(replay, request, document)
         elif only_shown:

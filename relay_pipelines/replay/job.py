@@ -79,9 +79,8 @@ def _replay(
     has_range = any(config.get(key) for key in ("offsets", "from", "until", "window"))
     given = config if has_range else {**config, "offsets": ":"}
     request = filled(ReplayRequest, given, folder=kafka.folder)
-    name = config["mirror"]
-    kafka.mirror(name)
-    replay = plan_replay(kafka.settings.mirrors, name, request, session, clock)
+    sides = kafka.sides(config["mirror"])
+    replay = plan_replay(sides, request, session, kafka.settings.mirrors)
     for finding in replay.findings:
         log.warning("%s", finding)
     for planned in replay.plan.ranges:

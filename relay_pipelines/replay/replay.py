@@ -36,7 +36,6 @@ from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.prepare.prepared_snapshot import record_starts
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.replay import replay_ranges
 from relay_pipelines.replay.own_mirror import (
     as_mirror,
@@ -70,18 +69,21 @@ class Replay:
     """A replay, and what it has left to copy.
 
     Args:
-        id: as people name it.
         start: where it starts and ends.
         is_started: whether its start record is committed.
         plan: what is left, of the mirror that it is.
         findings: what the operator may not expect.
     """
 
-    id: str
     start: StartRecord
     is_started: bool
     plan: RunPlan
     findings: Sequence[Finding] = ()
+
+    @property
+    def id(self) -> str:
+        """As people name it."""
+        return self.name.partition(REPLAY)[2]
 
     @property
     def name(self) -> str:
@@ -108,11 +110,10 @@ def line(state: Mapping[str, Any]) -> str:
 
 
 def plan_replay(
-    mirrors: Mapping[str, Mirror],
-    name: str,
+    sides: Sides,
     request: ReplayRequest,
     session: Callable[[], Any],
-    clock: Clock,
+    mirrors: Mapping[str, Mirror],
 ) -> Replay:
     """Find out what a replay copies, and whether it can. Writes nothing.
 
@@ -120,9 +121,9 @@ def plan_replay(
     refused here, before there is one.
 
     Args:
-        mirrors: those of relay.yaml by name.
-        name: of the mirror to replay.
+        sides: of the mirror to replay.
         session: returns the Spark session; called only if there is SQL to check.
+        mirrors: those of relay.yaml by name.
 
     Raises:
         ConfigError: the replay cannot be done as it is asked for, or was started with other
@@ -130,11 +131,10 @@ def plan_replay(
         DataLossError: the range is not there any more.
         RelayError: a cluster does not answer, or refuses.
     """
-    sides = Sides(name, mirrors[name], clock)
     refuse_loops(sides.mirror, request, mirrors)
     with sides.destination() as client:
         state = client.retry(partial(read_any_state, client))
-    known, of_replay = state.of(name), state.of(replay_name(name, request.id))
+    known, of_replay = state.of(sides.name), state.of(replay_name(sides.name, request.id))
     _refuse_target(sides, request, known)
     # nodes that the mirror, and so its replays, must not read
     quarantined = known.quarantined if request.side is Side.SOURCE else {}
@@ -144,8 +144,8 @@ def plan_replay(
     else:
         own = reading(as_mirror(sides.mirror, request, start.topic), quarantined, start.node)
         require_same(start, parameters(request, own.record_policy(start.topic)), request.id)
-        left = _left(_snapshot(Sides(start.mirror, own, clock), start.topic), start)
-        replay = Replay(request.id, start, is_started=True, plan=left)
+        left = _left(_snapshot(replace(sides, name=start.mirror, mirror=own), start.topic), start)
+        replay = Replay(start, is_started=True, plan=left)
     if replay.plan.windows:
         require_copyable(replay.plan.snapshot, session)
     return replay
@@ -293,7 +293,7 @@ def _decided(
         ranges = replace(ranges, findings=[*again, *ranges.findings])
     start = _start_record(request, ranges, snapshot)
     left = _left(snapshot, start)
-    return Replay(request.id, start, is_started=False, plan=left, findings=ranges.findings)
+    return Replay(start, is_started=False, plan=left, findings=ranges.findings)
 
 
 def _at_one_node(

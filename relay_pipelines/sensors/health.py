@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 import dagster as dg
 
-from relay_pipelines.checks import available, divergence
+from relay_pipelines.checks import nodes as checks
 from relay_pipelines.errors import RelayError
 from relay_pipelines.json_codec import NOT_READABLE, from_fields
 from relay_pipelines.ledger import reader
@@ -83,11 +83,11 @@ def build(
             if due:
                 key = naming.node_check(path, verdict.name, naming.AVAILABLE)
                 events.append(_seen(path, state, verdict))
-                events.append(available.result(verdict).evaluation(key))
+                events.append(checks.available(verdict).evaluation(key))
             # the graph counts only checks that ran after the last materialisation
             if not unknown and (due or quarantined.get(verdict.name) != verdict.quarantined):
                 key = naming.node_check(path, verdict.name, naming.DIVERGENCE)
-                events.append(divergence.result(state.quarantined).evaluation(key))
+                events.append(checks.divergence(state.quarantined).evaluation(key))
                 quarantined[verdict.name] = verdict.quarantined
         healthy = {verdict.name: verdict.healthy for verdict in verdicts}
         cursor = _Cursor(healthy, quarantined, at=now if repeat else last.at)

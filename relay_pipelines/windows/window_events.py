@@ -14,7 +14,7 @@ import dagster as dg
 
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.verdict import State, Verdict
-from relay_pipelines.checks import divergence, topic_configs
+from relay_pipelines.checks import nodes, topic_configs
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import OffsetRange, Skipped
 from relay_pipelines.orchestration import naming, window_log
@@ -68,7 +68,7 @@ def of_lane(
     for node, why in report.result.diverged.items():
         context.log.error("node %s is in quarantine: %s", node, why)
         key = naming.node_check(lane.path, node, naming.DIVERGENCE)
-        yield divergence.result(why).evaluation(key)
+        yield nodes.divergence(why).evaluation(key)
     if all_topics:
         key = lane.check(naming.CONFIGS)
         yield topic_configs.result(report.differences).evaluation(key)

@@ -152,7 +152,9 @@ class Pair:
         request = ReplayRequest(
             self.topic, f"again.{self.topic}", **asked, replay_id=f"p{partition}"
         )
-        return plan_replay(load(config).mirrors, self.name, request, no_spark, CLOCK)
+        mirrors = load(config).mirrors
+        sides = Sides(self.name, mirrors[self.name], CLOCK)
+        return plan_replay(sides, request, no_spark, mirrors)
 
     def arrived(self, partition: int) -> list[bytes | None]:
         at = TopicPartition(self.rename.format(topic=self.topic), partition)

@@ -312,7 +312,8 @@ def test_a_replay_between_two_configurations(deployments: Two) -> None:
     def planned() -> Replay:
         two.forget_imports()
         mirrors = settings.load(two.config()).mirrors
-        return start_replay(plan_replay(mirrors, two.name, request, lambda: None, CLOCK))
+        sides = Sides(two.name, mirrors[two.name], CLOCK)
+        return start_replay(plan_replay(sides, request, lambda: None, mirrors))
 
     def copy(end: int) -> list[str]:
         snapshot = (plan := planned().plan).snapshot

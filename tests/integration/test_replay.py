@@ -87,7 +87,8 @@ class Replayed:
     def plan(self, settings: Settings | None = None, **more: Any) -> Replay:
         request = self.request(**more)
         mirrors = (settings or self.settings()).mirrors
-        return plan_replay(mirrors, self.mirror.name, request, lambda: self.session, CLOCK)
+        sides = Sides(self.mirror.name, mirrors[self.mirror.name], CLOCK)
+        return plan_replay(sides, request, lambda: self.session, mirrors)
 
     def start(self, **more: Any) -> Replay:
         return start_replay(self.plan(**more))

@@ -131,8 +131,8 @@ def replayed(to: str = "") -> Action:
             into_itself=not to,
         )
         mirrors = load(stage.config).mirrors
-        planned = plan_replay(mirrors, row.mirror, request, no_spark, CLOCK)
-        replay = start_replay(planned)
+        sides = Sides(row.mirror, mirrors[row.mirror], CLOCK)
+        replay = start_replay(plan_replay(sides, request, no_spark, mirrors))
         result = run(replay.plan, lambda: stage.session, [])
         assert result.failures == []
 
