@@ -3,7 +3,6 @@
 import dataclasses
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -45,14 +44,6 @@ def test_overtaken_while_stopped(
     mirror.assert_all_arrived()
 
 
-@pytest.mark.parametrize(
-    "point", [pytest.param(Failpoint.MID_CHUNK, marks=MINUTE), Failpoint.BEFORE_END_TXN]
-)
-def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Failpoint) -> None:
-    """A task that wakes during its successor's transaction is fenced and does not touch it."""
-    wakes_beside_its_successor(mirror, stopped_task(mirror, f"{point}=SIGSTOP@2"))
-
-
 def wakes_beside_its_successor(mirror: Mirror, zombie: Process) -> None:
     successor = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@20")
     zombie.send(signal.SIGCONT)
@@ -61,20 +52,6 @@ def wakes_beside_its_successor(mirror: Mirror, zombie: Process) -> None:
     assert successor.statuses()[0] == "done"
     assert zombie.statuses()[0].startswith("fenced")
     # on the second topic-partition neither is stopped: one of them copies it, or both in turn
-    mirror.copy()
-    mirror.assert_all_arrived()
-
-
-def test_sleeps_longer_than_its_transaction_may_last(mirror: Mirror) -> None:
-    """A task whose transaction the broker aborted commits nothing; the next task starts there."""
-    short: dict[str, Any] = {"transaction_timeout_ms": 2_000, "chunk_ms": 1_000}
-    mirror.options = dataclasses.replace(mirror.options, **short)
-    sleeper = stopped_task(mirror, f"{Failpoint.BEFORE_END_TXN}=SIGSTOP@3")
-    # the broker checks for expired transactions periodically; readers wait until it aborts ours
-    sleeper.wait_until(lambda: not mirror.held_back(), "aborted by the destination")
-    sleeper.send(signal.SIGCONT)
-    first, second = sleeper.statuses()
-    assert (first.partition(":")[0] in {"done", "fenced"}, second) == (True, "done"), first
     mirror.copy()
     mirror.assert_all_arrived()
 

@@ -1,9 +1,7 @@
 """The benchmark at a small scale: its inputs are as described and its copies are complete."""
 
-import sys
 import uuid
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,6 @@ from benchmarks import clusters, report, seeding
 from benchmarks.contenders.confluent_loop import ConfluentLoop
 from benchmarks.contenders.contract import Contender
 from benchmarks.contenders.mirrormaker import MirrorMaker
-from benchmarks.contenders.other_mirrors import KafRelay, OtherMirror, TopicMirror
 from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.contenders.relay_task import RelayTask
 from benchmarks.inputs import INPUTS, Input
@@ -79,50 +76,6 @@ def test_a_contender_copies_every_record_and_says_what_it_cost(
         assert cost.peak_memory_bytes
 
 
-COPIES_AND_STAYS = """\
-#!{python}
-import os, sys, time, tomllib
-from confluent_kafka import Consumer, Producer, TopicPartition
-if "--config" in sys.argv:
-    config = tomllib.load(open(sys.argv[2], "rb"))
-    ((topic, to),) = config["topics"].items()
-    source, destination = config["sources"][0]["servers"], config["target"]["servers"]
-else:
-    topic, to = os.environ["INPUT_TOPIC"], os.environ["OUTPUT_TOPIC"]
-    source, destination = [os.environ["INPUT_BROKERS"]], [os.environ["OUTPUT_BROKERS"]]
-consumer = Consumer({{"bootstrap.servers": source[0], "group.id": "copies-and-stays"}})
-consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
-producer = Producer({{"bootstrap.servers": destination[0]}})
-while True:
-    for one in consumer.consume(1000, 0.1):
-        producer.produce(to, one.value(), one.key(), one.partition())
-    producer.flush()
-"""
-
-
-@pytest.mark.parametrize("kind", [KafRelay, TopicMirror], ids=lambda one: one.name)
-def test_a_binary_that_never_ends_is_measured(
-    kind: type[OtherMirror],
-    source_cluster: LocalCluster,
-    destination_cluster: LocalCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv(kind.variable, raising=False)
-    assert kind(tmp_path).missing == f"{kind.variable} is not set"
-    binary = tmp_path / "binary"
-    monkeypatch.setenv(kind.variable, str(binary))
-    assert kind(tmp_path).missing == f"{kind.variable} names no executable file"
-    binary.write_text(COPIES_AND_STAYS.format(python=sys.executable))
-    binary.chmod(0o755)
-    contender = kind(tmp_path)
-    assert contender.missing == ""
-    cost = copied(contender, small("1k-16k"), source_cluster, destination_cluster)
-    assert cost.copy_seconds
-    assert cost.whole_cpu_seconds
-    assert cost.peak_memory_bytes
-
-
 def test_the_report_tells_what_was_reached_and_leaves_incomplete_copies_out() -> None:
     wanted = BY_NAME["1k-128k"]
     cheap = Cost(
@@ -155,19 +108,3 @@ def test_the_report_tells_what_was_reached_and_leaves_incomplete_copies_out() ->
     figures = Figures(inputs=[BY_NAME["many"]], results=results)
     in_seconds = [target.reached for target in targets(figures)]
     assert in_seconds == [True, False], "small ranges have a target in seconds"
-
-
-def test_the_tasks_are_compared_with_the_fastest_contender_that_is_not_this_mirror() -> None:
-    wanted = BY_NAME["1k-16k"]
-    names = (RelayTask.name, RelaySpark.name, ConfluentLoop.name, MirrorMaker.name)
-    seconds = dict(zip(names, (5.0, 1.0, 4.0, 20.0), strict=True))
-    figures = Figures(
-        inputs=[wanted],
-        guarantees=dict.fromkeys(names, ""),
-        results=[
-            Result(wanted.name, name, 1, 1_000, 1_000, 1_000, Cost(taken, taken))
-            for name, taken in seconds.items()
-        ],
-    )
-    reached = {target.measured: target.reached for target in targets(figures)}
-    assert reached == {"0.80x": False, "1.25x": False, "0.80x, confluent-kafka loop": False}

@@ -18,7 +18,7 @@ from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic, 
 from relay_pipelines.ledger.checkpoint import StateRecord
 from relay_pipelines.ledger.last_checkpoint import read_current
 from relay_pipelines.ledger.reader import LedgerReader
-from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
+from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, OffsetRange, Status, TopicPartition
 from relay_pipelines.offsets.followed_ledger import FollowedLedger
@@ -113,38 +113,6 @@ def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
     assert found == [10]
     mirror.assert_equal()
     assert len(mirror.entries()) == 1
-
-
-def test_the_driver_reads_the_same_checkpoints_as_tasks(
-    sides: Clusters, mirror: Mirror, topic_name: str
-) -> None:
-    """The last one of each topic-partition of this mirror, among those of others and whatever."""
-    second = Mirror(*sides, f"{topic_name}-2", name=mirror.name)
-    longer = Mirror(*sides, f"{topic_name}-2", name=f"{mirror.name}-longer")
-    second.write(numbered(10))
-    for copied, end in ((mirror, 1), (mirror, 10), (second, 3), (longer, 7)):
-        copied.try_copy(0, end)
-    # not under the key of a checkpoint, which would close the guards of other tests
-    foreign = [Record(b"some/one", b"else")], [Record(b"some/one", None)]
-    write(mirror.destination, home_of(mirror), *foreign)
-    with ClusterClient(mirror.destination, DestinationError) as client:
-
-        def read_all() -> CheckpointSnapshot | None:
-            # the markers of the last transaction may be a moment late
-            stored = read_state(client).of(mirror.name)
-            found = {at: each.next_offset for at, each in stored.checkpoints.items()}
-            return stored if found == {mirror.at: 10, second.at: 3} else None
-
-        stored = until(read_all, "all checkpoints")
-        for each in (mirror, second):
-            each.known = stored.checkpoints[each.at], stored.ends[home_of(each)]
-            task = copying.read_own(client, each.name, each.at, (None, 0))
-            known = copying.read_own(client, each.name, each.at, each.known)
-            assert each.known[0] == task == known == each.checkpoint()
-        assert read_state(client).of("another-mirror").checkpoints == {}
-    mirror.write(numbered(5, first=10))
-    assert mirror.copy().records == 5
-    mirror.assert_equal()
 
 
 def test_a_copy_refuses_a_checkpoint_of_another_version(mirror: Mirror) -> None:

@@ -28,7 +28,6 @@ from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.protocol.records import digest_of
 from tests.contract.interleaved_transactions import InterleavedTransactions
 from tests.copying import (
-    KEPT,
     Clusters,
     Mirror,
     batches_of,
@@ -36,7 +35,6 @@ from tests.copying import (
     copy_as_rows,
     end_of,
     numbered,
-    opened,
     records_of,
     write_transaction,
 )
@@ -199,35 +197,6 @@ def test_a_range_of_aborted_records_moves_the_checkpoint(mirror: Mirror) -> None
     assert uncommitted == read(mirror.destination, mirror.at)
 
 
-def test_an_open_transaction_ends_the_range(mirror: Mirror) -> None:
-    """Records after an open transaction are copied once it has ended."""
-    mirror.write(numbered(5))
-    sender = opened(mirror.source, mirror.at, numbered(5, first=5))
-    mirror.write(numbered(5, first=10))
-    assert mirror.copy().next_offset == 5
-    sender.commit_transaction(30)
-    settled_end(mirror.source, mirror.at)
-    assert mirror.copy().records == 10
-    mirror.assert_equal()
-
-
-def test_an_aborted_chunk_leaves_the_copies_where_they_are(mirror: Mirror) -> None:
-    """Under another name, neither records nor a chunk without records move the position there."""
-    mirror.write(numbered(5))
-    mirror.copy()
-    former, before = mirror.to, mirror.checkpoint()
-    transaction(mirror, commit=False)
-    mirror.to = TopicPartition(f"{mirror.topic}-renamed", 0)
-    create(mirror.destination, mirror.to.topic, 1, KEPT)
-    assert mirror.try_copy(5).error_kind == "DestinationChangedError"
-    assert mirror.checkpoint() == before
-    mirror.to = former
-    assert mirror.copy(5).records == 0
-    assert mirror.checkpoint().copies == before.copies
-    mirror.write(numbered(5, first=50))
-    assert mirror.copy(16).records == 5
-
-
 def test_the_leaders_of_many_topics_are_asked_for_at_once(
     source_cluster: LocalCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,20 +335,6 @@ def test_the_fingerprint_is_that_of_the_last_record(mirror: Mirror, size: int) -
             digest_of(0, None, last.value, []),
             digest_of(0, None, None, list(last.headers)),
         )
-
-
-@pytest.mark.parametrize("where", ["elsewhere", "in the same cluster"])
-def test_a_topic_may_arrive_under_another_name_and_partition(
-    sides: Clusters, topic_name: str, where: str
-) -> None:
-    """A topic-partition may be copied to another one, also of its own cluster."""
-    to = TopicPartition(f"{topic_name}-copy", 3)
-    clusters = sides if where == "elsewhere" else (sides[0], sides[0])
-    mirror = Mirror(*clusters, topic_name, to=to)
-    mirror.write(numbered(10), numbered(10, 2000))
-    assert mirror.copy().destination == to
-    mirror.assert_equal()
-    assert not read(mirror.destination, TopicPartition(to.topic, 0))
 
 
 @pytest.mark.parametrize(("count", "size", "merged"), [(14, 1_024, True), (137, 80, False)])

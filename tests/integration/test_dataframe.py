@@ -481,22 +481,6 @@ def test_every_column_is_read(spark: Any, shared: Mirror, tmp_path: Path) -> Non
     assert frame.where("value is null").count() == 1
 
 
-def test_either_side_and_any_range(spark: Any, shared: Mirror, tmp_path: Path) -> None:
-    """Offsets, times, windows and parts select the records of either side."""
-
-    def offsets(**options: str) -> list[int]:
-        found = reading(spark, shared, tmp_path, **options).schema("offset long").load()
-        return sorted(row.offset for row in found.collect())
-
-    assert offsets(side="destination", minPartitions="3") == list(range(10))
-    assert offsets(startingTimestamp="2026-01-01T12:17:30Z", minPartitions="2") == [18, 19]
-    assert offsets(start="latest") == []
-    by_topic = f'{{"{shared.topic}": {{"0": %d}}}}'
-    assert offsets(startingOffsets=by_topic % 5, endingOffsets=by_topic % 8) == [5, 6, 7]
-    assert offsets(window="a-window") == list(range(10))
-    assert offsets(window="a-window", side="destination") == list(range(10))
-
-
 def test_filters_stay_with_spark(spark: Any, shared: Mirror, tmp_path: Path) -> None:
     """All rows are there, whether or not a program lets sources push filters down (ADR 39)."""
     enabled = "spark.sql.python.filterPushdown.enabled"

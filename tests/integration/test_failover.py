@@ -9,21 +9,19 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from relay_pipelines import model
-from relay_pipelines.copy.row_reader import MARKER, read_rows
-from relay_pipelines.copy.task import copy_kept, copy_ranges
+from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import reader
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics import MetricsObserver
-from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Status, TopicPartition
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Status, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import run_plan, spark_jobs
+from relay_pipelines.run import run_plan
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
@@ -386,34 +384,6 @@ def test_a_ring_of_three_clusters_is_refused(pair: Pair) -> None:
     assert copy("cb", c, b, rename="c.{topic}", deny=[pair.topic]) == {}
 
 
-def test_a_diverged_node_is_not_read(pair: Pair) -> None:
-    """One that differs at the checkpoint, if only in its time, is refused with a remedy."""
-    pair.write(10)
-    assert pair.copy() == "a"
-    last = Record(b"k", b"v")
-    write(pair.a.cluster(), pair.at, [last])
-    assert pair.copy() == "a"
-    type_, ms = last.timestamp
-    for _ in range(3):
-        write(pair.b, pair.at, [last._replace(timestamp=(type_, ms + 1))])
-    taken = pair.snapshot()
-    positions = [replace(position, end_offset=13) for position in taken.positions]
-    ranges = run_plan.plan(replace(taken, positions=positions)).ranges
-    (b,) = taken.other_nodes
-
-    (outcome,) = copy_ranges(CopyJob(taken.name, "run", b, pair.destination), ranges)
-
-    facts = outcome.status, outcome.error_kind, outcome.exit_code
-    assert facts == (Status.FAILED, "DivergedNodeError", 3)
-    assert outcome.error == (
-        f"{pair.at} at offset 10: "
-        "node b holds another record than a, from which it was copied: its timestamp differs"
-        " (timestamps count);"
-        " find out which node is right, rebuild the other one, then `relay nodes --clear b`"
-    )
-    assert pair.arrived() == 11
-
-
 def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     """The next node goes on without the leader epoch of the first; it is kept without failback."""
 
@@ -442,74 +412,3 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
         pair.a.brokers[0].start()
     assert [pair.snapshot(retry).node.name for retry in (0, 1, 2)] == ["b", "a", "b"]
     until(lambda: pair.snapshot(failback="when_healthy").node.name == "a", "the first node")
-
-
-def _selected(job: CopyJob, copy_range: CopyRange) -> list[pa.RecordBatch]:
-    """Read a range on the job's node, and select the records whose value is divisible by 3."""
-    selected = []
-    for batch in read_rows(job, [copy_range], range(1), ("offset", "value"), CLOCK):
-        rows = zip(batch.column(MARKER).to_pylist(), batch.column("value").to_pylist(), strict=True)
-        keep = [marker is not None or int(value) % 3 == 0 for marker, value in rows]
-        selected.append(batch.filter(pa.array(keep)))
-    return selected
-
-
-def _shifted_pair(pair: Pair) -> CopyJob:
-    """Write 20 records to both nodes, with something that was aborted on b in the middle."""
-    numbers = [Record(b"k", f"{number}".encode()) for number in range(20)]
-    for cluster in (pair.a.cluster(), pair.b):
-        write(cluster, pair.at, numbers[:10])
-        if cluster is pair.b:
-            write_transaction(cluster, pair.at, [Record(b"k", b"-1")], commit=False)
-        write(cluster, pair.at, numbers[10:])
-    create(pair.destination, pair.copies.topic, 1, KEPT)
-    options = CopyOptions(give_up_after_ms=10_000, coalesce_below_bytes=0)
-    return CopyJob(pair.name, "run", pair.a.cluster(), pair.destination, options)
-
-
-def _range(pair: Pair, start: int, end: int) -> CopyRange:
-    known = reader.read_checkpoints(Sides(pair.name, pair.mirror(), CLOCK)).checkpoints.get(pair.at)
-    return CopyRange(model.OffsetRange(pair.at, start, end), pair.copies, checkpoint=known)
-
-
-def _on(job: CopyJob, pair: Pair, node: str) -> CopyJob:
-    cluster = pair.a.cluster() if node == "a" else pair.b
-    return replace(job, node=replace(cluster, name=node))
-
-
-def test_a_selection_is_not_applied_to_another_log(pair: Pair) -> None:
-    """What was kept on one node is applied to its records alone, and used as far as they go."""
-    job = _shifted_pair(pair)
-    on_a, on_b = (_on(job, pair, node) for node in "ab")
-    end = settled_end(pair.b, pair.at)
-    whole = _range(pair, 0, end)
-    (stale,) = copy_kept(on_a, [whole], _selected(on_b, whole), CLOCK)
-    assert (stale.status, stale.error_kind) == (Status.FAILED, "StalePlanError"), stale
-    assert "selected records of node b, and node a is read now" in stale.error
-    assert stale.records == 0
-    assert spark_jobs._may_pass(stale), "the driver plans it again"
-
-    first = _selected(on_a, _range(pair, 0, 10))[:-1]
-    second = _selected(on_b, _range(pair, 10, end))
-    (stale,) = copy_kept(on_a, [whole], [*first, *second[1:]], CLOCK)
-    assert (stale.error_kind, stale.next_offset, stale.records) == ("StalePlanError", 10, 4)
-    rest = _range(pair, 0, end)
-    (done,) = copy_kept(on_b, [rest], _selected(on_b, rest), CLOCK)
-    assert (done.status, done.error) == (Status.DONE, "")
-    values = [int(record.value or b"") for record in records_of(pair.destination, pair.copies)]
-    assert values == [0, 3, 6, 9, 12, 15, 18]
-
-
-def test_a_node_that_differs_is_found_before_a_selection_is_refused(pair: Pair) -> None:
-    """Else each run would refuse what Spark selected on the node that has the log."""
-    job = _shifted_pair(pair)
-    on_b = _on(job, pair, "b")
-    begun, end = _range(pair, 0, 15), settled_end(pair.b, pair.at)
-    (first,) = copy_kept(on_b, [begun], _selected(on_b, begun), CLOCK)
-    assert first.status is Status.DONE
-    both = replace(_on(job, pair, "a"), other_nodes=(on_b.node,))
-    rest = _range(pair, 0, end)
-    (done,) = copy_kept(both, [rest], _selected(on_b, rest), CLOCK)
-    assert (done.status, done.error, [*done.diverged]) == (Status.DONE, "", ["a"])
-    values = [int(record.value or b"") for record in records_of(pair.destination, pair.copies)]
-    assert values == [0, 3, 6, 9, 12, 15, 18]

@@ -13,12 +13,11 @@ from relay_pipelines import model
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe import register
 from relay_pipelines.model import ClassSpec, OnRecordError, Outcome, RecordPolicy, Status
-from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
-from tests.copying import KEPT, Clusters, Mirror, batches_of
+from tests.copying import KEPT, Clusters, Mirror
 from tests.support import header_names
 from tests.support.data_source import reading
-from tests.support.independent import CREATE_TIME, Headers, Record, create, settled_end
+from tests.support.independent import CREATE_TIME, Headers, Record, create
 
 ODD = (3, 4, 17, 39)
 Quarantined = tuple[bytes | None, Headers, bytes | None]
@@ -127,17 +126,6 @@ def test_names_are_copied_as_they_are(
     header_names.write(mirror.source, mirror.at, numbered(40, 50))
     mirror.copy(40)
     assert copied(mirror) == numbered(0, 50)
-
-
-def test_names_survive_in_compressed_batches(mirror: Mirror) -> None:
-    """Compressed batches stay compressed."""
-    header_names.write(
-        mirror.source, mirror.at, [*numbered(3, 5), *numbered(17, 18)] * 50, compression="gzip"
-    )
-    mirror.copy()
-    found = batches_of(mirror.destination, mirror.at, 0, settled_end(mirror.destination, mirror.at))
-    assert {header.attributes & CODEC_MASK for header, _ in found} == {0, 1}
-    assert sum(header.records for header, _ in found) == 190
 
 
 def test_what_a_filter_sees(mirror: Mirror, folder: Path) -> None:

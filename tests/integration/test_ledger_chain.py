@@ -10,12 +10,6 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.audit.against_statement import StatementAudit, audit_against
-from relay_pipelines.audit.audit import begin
-from relay_pipelines.audit.part_count import count_in_task
-from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.request import AuditRequest, Level
-from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe.window_chunks import window_entries
@@ -29,10 +23,9 @@ from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror as MirrorSettings
 from relay_pipelines.sides import Sides
-from tests.copying import KEPT, Clusters, Mirror, forget_homes, numbered
+from tests.copying import Clusters, Mirror, forget_homes, numbered
 from tests.support import commands
-from tests.support.findings import differences, notes
-from tests.support.independent import CREATE_TIME, Record, create, delete, settled_end, write
+from tests.support.independent import CREATE_TIME, Record, create, delete, write
 from tests.support.ledgers import ledger_records
 
 CLOCK = SystemClock()
@@ -59,10 +52,6 @@ def settings_of(mirror: Mirror) -> MirrorSettings:
 def attest(mirror: Mirror, path: Path) -> None:
     parts = statement.attest(Sides(mirror.name, settings_of(mirror), CLOCK), None, "now")
     path.write_bytes(b"".join(parts))
-
-
-def compare(mirror: Mirror, path: Path) -> StatementAudit:
-    return audit_against(path, Sides(mirror.name, settings_of(mirror), CLOCK))
 
 
 def rewrite(mirror: Mirror, topic: str, records: list[Record]) -> None:
@@ -94,34 +83,6 @@ def forge(
     key, value, at_ms = ledger_topic.to_record(entry)
     home = checkpoint.home(ledger_topic.TOPIC, key)
     write(mirror.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
-
-
-def recounted(mirror: Mirror) -> Recount:
-    """Count what was copied as a window's check does."""
-    options = settings_of(mirror).copy_options
-    whole = OffsetRange(mirror.at, 0, 100)
-    found = recount(mirror.name, [whole], mirror.destination, options, CLOCK, 0)
-    return found.counted[mirror.at]
-
-
-@pytest.mark.parametrize("writer", ["a replay", "the mirror, in another generation"])
-def test_an_entry_alone_hides_no_foreign_records(mirror: Mirror, writer: str) -> None:
-    """Nobody's checkpoint vouches for it, so it is a difference, and so are the records."""
-    assert recounted(mirror).problems == []
-    start = settled_end(mirror.destination, mirror.at)
-    write(mirror.destination, mirror.at, numbered(5, first=500))
-    name = f"{mirror.name}.replay@x" if writer == "a replay" else mirror.name
-    copies = OffsetRange(mirror.at, start, start + 5)
-    forge(mirror, name, OffsetRange(mirror.at, 100, 105), copies)
-
-    what = "records at the destination that this mirror did not write: 5"
-    assert recounted(mirror).problems == [what]
-    audit = begin(Sides(mirror.name, settings_of(mirror), CLOCK), AuditRequest(level=Level.RECOUNT))
-    audit.add(count_in_task(audit.job, audit.partitions[mirror.at].parts, CLOCK))
-    of = f" of {name}" if writer == "a replay" else ""
-    lines = differences(audit.partitions[mirror.at])
-    assert lines[0].startswith(f"ledger entry 1{of}: never committed with a checkpoint (")
-    assert what in lines
 
 
 @pytest.mark.parametrize("asked", [{"window": "a-window"}, {"last": "1h"}, "frame"])
@@ -162,18 +123,6 @@ def test_a_window_of_a_clock_that_is_far_behind(sides: Clusters, topic_name: str
     assert [entry.source.start for entry in found] == [25, 50]
 
 
-def test_a_ledger_that_was_deleted(
-    mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The heads of the checkpoints know how many entries there were."""
-    settings = commands.mirror(mirror.source, mirror.destination, mirror.topic)
-    config = str(commands.configured(tmp_path, {mirror.name: settings}))
-    delete(mirror.destination, ledger_topic.TOPIC)
-    for command in (["audit", "--level", "ledger"], ["audit"], ["attest"]):
-        assert main(["-c", config, *command]) == 4
-        assert f"{mirror.at}: ledger entries 1 to 4: missing" in capsys.readouterr().err
-
-
 def test_tasks_that_fence_each_other(mirror: Mirror) -> None:
     """Several copy the same range at once: one chain, without a break."""
     mirror.write(numbered(2_000, first=100))
@@ -192,28 +141,6 @@ def test_tasks_that_fence_each_other(mirror: Mirror) -> None:
     mirror.copy()
     assert read_verified_ledger(Sides(mirror.name, settings_of(mirror), CLOCK)).breaks == []
     mirror.assert_equal()
-
-
-def test_a_statement_holds_until_something_is_changed(mirror: Mirror, tmp_path: Path) -> None:
-    """After more was copied, too; then a copy with other records shows, chunk by chunk."""
-    attest(mirror, path := tmp_path / "statement.json")
-    mirror.write(numbered(50, first=100))
-    mirror.copy(100)
-    whole = compare(mirror, path)
-    assert (differences(whole), notes(whole)) == ([], [])
-    assert str(whole.verdict) == "agrees: 100 of 100 records compared by content"
-
-    records = mirror.copied()
-    delete(mirror.destination, mirror.topic)
-    create(mirror.destination, mirror.topic, 1, KEPT)
-    write(mirror.destination, mirror.at, records[:140])
-    line = f"the destination topic {mirror.topic!r} was deleted and created again since"
-    assert f"{mirror.at}: {line} the last copy" in differences(compare(mirror, path))
-
-    delete(mirror.destination, mirror.topic)
-    assert f"{mirror.at}: the destination has no topic {mirror.topic!r} any more" in (
-        differences(compare(mirror, path))
-    )
 
 
 def test_the_newest_entries_are_read_from_the_end(

@@ -517,23 +517,6 @@ def test_a_writer_that_passes_the_fence_of_the_way_back(moving: Moving) -> None:
     assert moving.at_source() == [*numbered(10), *numbered(2, first=900), *written]
 
 
-def test_a_group_that_was_started_too_early(moving: Moving) -> None:
-    """It is named, the state stays, and the cut goes on without it, or when it is stopped."""
-    mirror = moving.mirror
-    moving.move().fence()
-    with pytest.raises(RelayError, match="with other topics"):
-        moving.move("bob", topics=("other",)).fence()
-    early = pytest.raises(RelayError, match="has members at the destination")
-    with moving.member(mirror.destination), early:
-        moving.move().cut()
-    assert moving.state() is State.CUTTING
-    consumers.commit(mirror.destination, moving.group, mirror.at, 9)
-    with pytest.raises(RelayError, match=r"is at 9 in .* of the destination, which is further"):
-        moving.move().cut()
-    done = moving.move(without_groups=(moving.group,)).cut()
-    assert (done.record.state, done.record.groups) == (State.CUT, ())
-
-
 def test_a_group_that_still_reads(moving: Moving) -> None:
     """It would commit what the destination does not know; one that has read everything may stay."""
     mirror = moving.mirror

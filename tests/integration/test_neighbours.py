@@ -1,43 +1,20 @@
 """A range that fails does not harm the other ranges of its task."""
 
-import sys
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from relay_pipelines import model
-from relay_pipelines.model import ClassSpec, CopyJob, CopyRange, OnRecordError, Outcome, Status
+from relay_pipelines.model import CopyJob, CopyRange, OnRecordError, Outcome, Status
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests import copying
 from tests.copying import Clusters, Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered
 from tests.support.independent import create
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
-
-MODULE = """
-class FailsAt:
-    def __init__(self, at):
-        self.at = at
-
-    def transform(self, batch):
-        if self.at in batch.column("offset").to_pylist():
-            raise ValueError("not this one")
-        return batch
-"""
-
-
-@pytest.fixture
-def fails_at_700(tmp_path: Path) -> Iterator[ClassSpec]:
-    """A transform that raises on one record."""
-    module = f"fails_{uuid.uuid4().hex[:8]}"
-    (tmp_path / f"{module}.py").write_text(MODULE)
-    yield ClassSpec(f"{module}:FailsAt", '{"at": 700}', str(tmp_path))
-    sys.modules.pop(module, None)
 
 
 def _value(topic: str, number: int) -> bytes:
@@ -63,20 +40,6 @@ def copy(way: Way, a: Mirror, b: Mirror, **record_policy: Any) -> tuple[Outcome,
     ranges = [replace(a.range(), record_policy=model.RecordPolicy(**record_policy)), b.range()]
     first, second = way(a.job, ranges, SystemClock())
     return first, second
-
-
-def test_a_failing_transform_spares_the_next_topic(
-    pair: tuple[Mirror, Mirror], fails_at_700: ClassSpec
-) -> None:
-    """It has all of its own records; answers to requests before are not taken for its own."""
-    a, b = pair
-    failed, done = copy(copy_as_rows, a, b, transform=fails_at_700)
-    assert (failed.status, failed.error_kind) == (Status.FAILED, "FilterError")
-    assert failed.error.startswith(f"{a.at} at offset 700: ")
-    assert (done.status, done.error, done.records) == (Status.DONE, "", 3000)
-    assert a.copied() == a.original()[: failed.next_offset]
-    b.assert_equal()
-    b.assert_ledger_closes()
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])

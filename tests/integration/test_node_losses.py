@@ -284,28 +284,6 @@ def test_records_that_no_node_has_are_lost(pair: Pair) -> None:
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written(range(10, 20)), pair.written()]
 
 
-def test_each_node_may_lack_other_records(pair: Pair) -> None:
-    """A topic-partition that only another node can continue is held back; the rest is copied."""
-    pair.retention("a", 25, 0)
-    pair.retention("b", 20, 1)
-
-    taken = pair.snapshot("continue")
-
-    assert (taken.node.name, taken.accepted) == ("a", ())
-    (held,) = errors_of(taken)
-    facts = type(held), held.exit_code, held.topic_partition
-    assert facts == (SourceError, 1, TopicPartition(pair.topic, 0))
-    assert (
-        "retention took the offsets [10, 25) before they were copied, "
-        "but node b has them; copy them with" in str(held)
-    )
-    assert pair.copy(taken) == {1: (10, 30)}
-    taken = pair.snapshot("continue")
-    assert (taken.node.name, taken.accepted) == ("b", ()), "by now it lacks nothing"
-    assert pair.copy(taken) == {0: (10, 30)}
-    pair.assert_whole()
-
-
 @pytest.mark.parametrize(
     ("low", "end"),
     [(COPIED, WRITTEN), (0, WRITTEN), (0, 5)],
@@ -348,20 +326,6 @@ def test_a_topic_created_again_before_its_first_copy(pair: Pair, down: str) -> N
         pair.create_again(node, low=0, count=WRITTEN + 5)
     taken = snapshot(down)
     assert (taken.node.name, [at.begin for at in taken.positions]) == ("b" if down else "a", [0, 0])
-
-
-@pytest.mark.parametrize("again", ["a", "b"])
-def test_a_topic_created_again_on_one_node_is_read_from_the_other(pair: Pair, again: str) -> None:
-    """Nothing proves the log of one node, be it the last one that was read or not."""
-    other = "b" if again == "a" else "a"
-    pair.create_again(again, low=COPIED)
-    taken = pair.snapshot("continue", down=other)
-    assert (taken.accepted, list(run_plan.plan(taken).windows)) == ((), [])
-    losses = errors_of(taken)
-    assert [(type(loss), loss.exit_code) for loss in losses] == [(SourceError, 1)] * 2
-    assert f"node {other} does not answer" in str(losses[0])
-    assert pair.copy(pair.snapshot("continue")) == {0: (10, 30), 1: (10, 30)}
-    pair.assert_whole()
 
 
 def test_a_node_is_proved_before_it_is_needed(pair: Pair) -> None:
@@ -421,26 +385,6 @@ def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair) -> None:
     first, second = map(str, losses)
     assert "begins at 6 on node a, but node b has the offsets before it" in first
     assert "node a does not have it, but node b has its offsets [0, 10)" in second
-
-
-def test_a_new_topic_awaits_a_silent_node(pair: Pair) -> None:
-    """What may have older records on a node that does not answer is held back by name."""
-    new = TopicPartition(f"{pair.topic}.new", 0)
-    for cluster in (pair.a, pair.b):
-        create(cluster, new.topic, 2, KEPT)
-        for partition in range(2):
-            write(cluster, TopicPartition(new.topic, partition), numbered(COPIED))
-    delete_before(pair.a, new, 6)
-    planned = run_plan.plan(pair.snapshot("fail", down="b"))
-    (error,) = planned.data_losses
-    assert (type(error), error.topic_partition, error.exit_code) == (SourceError, new, 1)
-    assert "begins at 6 on node a, and it is unknown who has those before it" in str(error)
-    assert "node b does not answer" in str(error)
-    assert "start that node, or remove it from source.nodes" in str(error)
-    starts = {each.source.topic_partition: each.source.start for each in planned.ranges}
-    assert starts[TopicPartition(new.topic, 1)] == 0, "nobody can have more of it"
-    both = run_plan.plan(pair.snapshot("fail"))
-    assert (both.snapshot.node.name, both.data_losses) == ("b", ())
 
 
 def resets(taken: ClusterSnapshot) -> list[Reset]:

@@ -1,11 +1,7 @@
 """A replay copies a range again: exactly once, wherever it reads, whatever comes in between."""
 
-import os
-import pickle
 import signal
 import subprocess
-import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +35,7 @@ from relay_pipelines.settings import Settings, load
 from relay_pipelines.sides import Sides
 from tests.copying import KEPT, NOT_YET_CLEANED, Clusters, Mirror, numbered, opened
 from tests.support import commands, independent
+from tests.support.at_failpoint import at_failpoint
 from tests.support.commands import configured, error_line, relay_here
 from tests.support.findings import compared, differences, unreadable
 from tests.support.independent import Record, assert_equal, create, delete, delete_before, write
@@ -268,58 +265,41 @@ def test_into_the_same_topic(replayed: Replayed, monkeypatch: pytest.MonkeyPatch
     assert counted.tally.foreign == 1, "records of nobody are still foreign"
 
 
-class TestFromTheDestination:
-    """The copies of the wanted source offsets are replayed, and nothing else."""
+def test_copies_when_the_source_has_lost_their_originals(replayed: Replayed) -> None:
+    """Those of the wanted source offsets are replayed from the destination."""
+    delete_before(replayed.mirror.source, replayed.mirror.at, 50)
+    with pytest.raises(RetentionPassedError, match=r"begins at offset 50.*--side destination"):
+        replayed.plan()
+    replay = replayed.replay(side=Side.DESTINATION)
+    assert_equal(RECORDS[20:80], replayed.copied())
+    assert replayed.plan(side=Side.DESTINATION).is_complete
+    replayed.assert_proof_holds(replay.id)
 
-    def test_when_the_source_has_lost_them(self, replayed: Replayed) -> None:
-        delete_before(replayed.mirror.source, replayed.mirror.at, 50)
-        with pytest.raises(RetentionPassedError, match=r"begins at offset 50.*--side destination"):
-            replayed.plan()
-        replay = replayed.replay(side=Side.DESTINATION)
-        assert_equal(RECORDS[20:80], replayed.copied())
-        assert replayed.plan(side=Side.DESTINATION).is_complete
-        replayed.assert_proof_holds(replay.id)
 
-    def test_without_foreign_records(self, replayed: Replayed) -> None:
-        """Records between and within the chunks are left out, and counted as filtered."""
-        mirror = replayed.mirror
-        mirror.write(*(numbered(1, 1000, first) for first in range(100, 104)))
-        write(mirror.destination, mirror.at, [Record(b"k", b"foreign 1")])
-        resume = stopped_copy(replayed)
+def test_without_foreign_records(replayed: Replayed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records between and within the chunks are left out, and counted as filtered."""
+    mirror = replayed.mirror.with_options(coalesce_below_bytes=0)
+    mirror.write(*(numbered(1, 1000, first) for first in range(100, 104)))
+    write(mirror.destination, mirror.at, [Record(b"k", b"foreign 1")])
+
+    def write_within() -> None:
         write(mirror.destination, mirror.at, [Record(b"k", b"foreign 2")])
         opened(mirror.destination, mirror.at, [Record(b"k", b"foreign 3")]).commit_transaction(30)
-        resume()
-        independent.settled_end(mirror.destination, mirror.at)
-        assert len(mirror.copied()) == 107
-        replayed.replay(side=Side.DESTINATION, offsets=(95, None))
-        assert_equal(mirror.original()[95:], replayed.copied())
-        entries = [
-            ledger_topic.from_record(record.value or b"")
-            for partition in range(8)
-            for record in read(mirror.destination, TopicPartition(ledger_topic.TOPIC, partition))
-            if (record.key or b"").startswith(f"{mirror.name}.replay@".encode())
-        ]
-        assert sum(entry.skipped.get(Skipped.FILTERED, 0) for entry in entries) == 3
 
-
-def stopped_copy(replayed: Replayed) -> Callable[[], None]:
-    """Stop a copy in the middle of a chunk; return what lets it continue, and waits for its end."""
-    mirror = replayed.mirror.with_options(coalesce_below_bytes=0)
-    pickled, token = replayed.folder / "task", replayed.folder / "token"
-    pickled.write_bytes(pickle.dumps((mirror.job, [mirror.range()])))
-    task = subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.one_task", pickled],
-        env=os.environ | {"RELAY_FAULT": f"{Failpoint.MID_CHUNK}=SIGSTOP@3:{token}"},
-        stdout=subprocess.DEVNULL,
-    )
-    process = psutil.Process(task.pid)
-    independent.until(lambda: process.status() == psutil.STATUS_STOPPED, "a task that is stopped")
-
-    def resume() -> None:
-        process.resume()
-        assert task.wait(300) == 0
-
-    return resume
+    with monkeypatch.context() as patched:
+        at_failpoint(patched, Failpoint.MID_CHUNK, 3, write_within)
+        assert mirror.try_copy().error == ""
+    independent.settled_end(mirror.destination, mirror.at)
+    assert len(mirror.copied()) == 107
+    replayed.replay(side=Side.DESTINATION, offsets=(95, None))
+    assert_equal(mirror.original()[95:], replayed.copied())
+    entries = [
+        ledger_topic.from_record(record.value or b"")
+        for partition in range(8)
+        for record in read(mirror.destination, TopicPartition(ledger_topic.TOPIC, partition))
+        if (record.key or b"").startswith(f"{mirror.name}.replay@".encode())
+    ]
+    assert sum(entry.skipped.get(Skipped.FILTERED, 0) for entry in entries) == 3
 
 
 def test_a_forged_ledger_entry(replayed: Replayed) -> None:
@@ -443,17 +423,6 @@ class TestRefusals:
                 replayed.start(replay_id="mine", **given)
         replayed.replay(replay_id="mine", where="true")
         assert_equal(RECORDS[20:80], replayed.copied())
-
-    def test_a_target_with_too_few_partitions(self, replayed: Replayed) -> None:
-        topic = f"{replayed.mirror.topic}.wide"
-        create(replayed.mirror.source, topic, 3, KEPT)
-        wide = Mirror(replayed.mirror.source, replayed.mirror.destination, topic)
-        for partition in range(3):
-            write(wide.source, TopicPartition(topic, partition), RECORDS[:5])
-        other = Replayed(wide, replayed.folder, replayed.session)
-        with pytest.raises(RelayError, match=r"fewer partitions .*; add partitions to it"):
-            other.start(offsets=(None, None), replay_id="mine")
-        other.replay(offsets=(None, None), replay_id="mine", to=f"{topic}.more")
 
     def test_a_range_that_goes_while_it_is_replayed(self, replayed: Replayed) -> None:
         """The guard holds the rest back; what was copied before may go."""

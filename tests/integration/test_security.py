@@ -256,54 +256,6 @@ def test_the_broker_gets_the_extensions(guarded: LocalCluster, mirror: Mirror) -
 DENIED, UNSUPPORTED = "PermissionDeniedError", "UnsupportedError"
 
 
-@pytest.mark.parametrize(
-    ("provider", "kind", "said"),
-    [
-        ("foreign", DENIED, "refused the token of {} ("),
-        ("denied", DENIED, "{} was refused: PermissionError: role relay may not sign; check its "),
-        ("nothing", UNSUPPORTED, "{} returned no token; return the token, or a"),
-        ("milliseconds", UNSUPPORTED, "{} returned a token whose expiry is not in seconds; return"),
-        ("issued", "ConfigError", "{} does not take its arguments: got an unexpected keyword arg"),
-    ],
-)
-def test_a_provider_that_cannot_work_is_not_retried(
-    guarded: LocalCluster, mirror: Mirror, provider: str, kind: str, said: str
-) -> None:
-    """One line names the provider and what is wrong with it; it is called once at most."""
-    config: dict[str, Any] = {"region": "eu"} if provider == "issued" else {}
-    way = provided(guarded, mirror.topic, provider, **config)
-    outcome = copy_as(mirror, way, mirror.destination, is_tried_once=True)
-    assert (outcome.error_kind, mirror.copied()) == (kind, [])
-    named = f"token provider 'tests.support.token_providers:{provider}'"
-    assert said.format(named) in outcome.error
-    assert token_providers.calls[mirror.topic] <= 1
-
-
-@pytest.mark.parametrize(
-    ("provider", "said"),
-    [
-        ("issued", "raised ConnectionError: the signer does not answer; see whether it reaches"),
-        ("expired", "returned a token that expired 60 s ago; check the clocks"),
-        ("hanging", "has not returned within 0.2 s; see what it waits for"),
-    ],
-)
-def test_a_provider_that_may_recover_is_retried(
-    guarded: LocalCluster, mirror: Mirror, provider: str, said: str
-) -> None:
-    """A provider that raises, is slow, or is late is called again; one line says so in the end."""
-    token_providers.go_on.clear()
-    way = provided(guarded, mirror.topic, provider)
-    mirror.with_options(give_up_after_ms=500, request_timeout_ms=200, backoff_max_ms=100)
-    if provider == "issued":
-        token_providers.failing.add(mirror.topic)
-    outcome = copy_as(mirror, way, mirror.destination)
-    token_providers.go_on.set()
-    assert_refused(mirror, outcome, "SourceError")
-    assert said in outcome.error
-    # a call that has not returned is waited for again; a second one would not return either
-    assert (token_providers.calls[mirror.topic] == 1) is (provider == "hanging")
-
-
 def test_a_copy_recovers_with_its_provider_or_leaves_the_node(
     guarded: LocalCluster, mirror: Mirror
 ) -> None:

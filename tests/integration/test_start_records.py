@@ -73,10 +73,6 @@ class Topic:
         new = [each.source for each in copy_planned(taken, only=only)]
         return [(each.topic_partition.partition, each.start, each.end) for each in new]
 
-    def reached(self) -> dict[TopicPartition, int]:
-        stored = reader.read_checkpoints(Sides(self.mirror_name, self.mirror(), CLOCK))
-        return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
-
     def starts(self) -> dict[int, int]:
         stored = reader.read_checkpoints(Sides(self.mirror_name, self.mirror(), CLOCK))
         return dict(stored.starts[self.name].starts) if self.name in stored.starts else {}
@@ -117,20 +113,6 @@ def test_a_plan_fixes_no_start_offsets(topic: Topic) -> None:
     assert not topic.looked_at().new_starts
 
 
-def test_a_second_driver_keeps_the_first_start_offsets(topic: Topic) -> None:
-    """Both drivers find no start record, and records arrive in between."""
-    first = topic.looked_at()
-    topic.write(range(3), 5)
-    second = topic.looked_at()
-    assert [_starts(taken)[0] for taken in (first, second)] == [10, 15]
-
-    for taken in (first, second):
-        prepared_snapshot.record_starts(taken)
-
-    assert topic.starts() == {0: 10, 1: 10, 2: 10}
-    assert [position.begin for position in topic.snapshot().positions] == [10] * 3
-
-
 def test_an_overtaken_driver_uses_the_other_start_offsets(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,13 +132,8 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
     monkeypatch.setattr(fencing, "commit_unseen", overtaken)
 
     assert [position.begin for position in topic.snapshot().positions] == [15] * 3
+    prepared_snapshot.record_starts(late)  # it finds what was decided since
     assert topic.starts() == {0: 15, 1: 15, 2: 15}
-
-
-def _starts(taken: ClusterSnapshot) -> dict[int, int]:
-    """Where the topic would start."""
-    (record,) = (start for start in taken.new_starts if start.topic)
-    return dict(record.starts)
 
 
 def test_topics_that_come_later_start_at_their_first_record(topic: Topic) -> None:

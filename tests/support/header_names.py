@@ -29,15 +29,10 @@ class _Buffer(bytearray):
         return self.hex()
 
 
-def write(
-    cluster: Cluster, at: TopicPartition, *batches: list[Record], compression: str | None = None
-) -> None:
+def write(cluster: Cluster, at: TopicPartition, *batches: list[Record]) -> None:
     """Produce each of `batches` as one batch; header names are in hex."""
     producer = KafkaProducer(
-        bootstrap_servers=list(cluster.bootstrap_servers),
-        linger_ms=10_000,
-        batch_size=1 << 20,
-        compression_type=compression,
+        bootstrap_servers=list(cluster.bootstrap_servers), linger_ms=10_000, batch_size=1 << 20
     )
     try:
         for records in batches:
