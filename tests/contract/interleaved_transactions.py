@@ -19,9 +19,7 @@ class InterleavedTransactions:
     @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
     def test_interleaved_transactions(self, mirror: Mirror, size: int) -> None:
         """Committed records arrive in order, and aborted ones do not arrive."""
-        one, two = (
-            transactional(mirror.source, f"{mirror.topic}-{name}") for name in ("one", "two")
-        )
+        one, two = (transactional(mirror.source, f"{mirror.topic}-{name}") for name in ("1", "2"))
         first = iter(range(0, 10_000, 10))
         aborted = 0
         for ending in ("cc", "ca", "ac", "aa", "cc"):

@@ -6,13 +6,7 @@ from typing import Literal
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from relay_pipelines.protocol.batch import (
-    CONTROL_BIT,
-    CRC_END,
-    HEADER,
-    TRANSACTIONAL_BIT,
-    BatchHeader,
-)
+from relay_pipelines.protocol import batch as wire
 
 PLAIN = "-"
 # a producer and the number of records in one batch, or the end of its transaction
@@ -49,11 +43,11 @@ def batch(
     for number, value in enumerate(values):
         builder.append(number, 1_700_000_000_000 + base_offset + number, None, value.encode(), [])
     data = bytes(builder.build())
-    header = BatchHeader._make(HEADER.unpack_from(data))._replace(
+    header = wire.BatchHeader._make(wire.HEADER.unpack_from(data))._replace(
         base_offset=base_offset, leader_epoch=0, attributes=attributes
     )
-    covered = HEADER.pack(*header)[CRC_END:] + data[HEADER.size :]
-    return HEADER.pack(*header._replace(crc=crc32c(covered))) + data[HEADER.size :]
+    covered = wire.HEADER.pack(*header)[wire.CRC_END :] + data[wire.HEADER.size :]
+    return wire.HEADER.pack(*header._replace(crc=crc32c(covered))) + data[wire.HEADER.size :]
 
 
 def plain(base_offset: int, count: int) -> bytes:
@@ -62,12 +56,12 @@ def plain(base_offset: int, count: int) -> bytes:
 
 def transactional(base_offset: int, count: int, producer_id: int) -> bytes:
     values = [value_of(base_offset + number) for number in range(count)]
-    return batch(base_offset, values, producer_id, TRANSACTIONAL_BIT)
+    return batch(base_offset, values, producer_id, wire.TRANSACTIONAL_BIT)
 
 
 def marker(offset: int, producer_id: int) -> bytes:
     """The end of a transaction; a reader knows from the list of aborted ones which way it ended."""
-    return batch(offset, ["marker"], producer_id, TRANSACTIONAL_BIT | CONTROL_BIT)
+    return batch(offset, ["marker"], producer_id, wire.TRANSACTIONAL_BIT | wire.CONTROL_BIT)
 
 
 def account_of(steps: Sequence[Step]) -> Account:

@@ -74,9 +74,7 @@ class RealSource:
                 (sender.commit_transaction if what == "commit" else sender.abort_transaction)(30)
                 offset += 1
                 # the coordinator answers before it has written the marker
-                independent.until(
-                    lambda written=offset: self._end() >= written, f"marker of {producer}"
-                )
+                independent.until(lambda end=offset: self._end() >= end, f"marker of {producer}")
             else:
                 values = [value_of(offset + number) for number in range(what)]
                 independent.put(sender, self.at, [Record(None, each.encode()) for each in values])

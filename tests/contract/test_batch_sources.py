@@ -11,23 +11,10 @@ from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import CHAIN_START, CopyJob, CopyRange, Outcome, Skipped
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.support import copies_in_memory
-from tests.support.copies_in_memory import (
-    AT,
-    CONTROL_BATCH,
-    OTHER,
-    Clock,
-    batch,
-    checkpoints_of,
-    destination,
-    filled,
-    job,
-    record,
-    served,
-    whole,
-)
-from tests.support.fake_cluster import Entry, FakeCluster, put
-from tests.support.filled import chains
+from tests.support import copies_in_memory as memory
+from tests.support.copies_in_memory import checkpoints_of, destination, filled, job, record, whole
+from tests.support.fake_cluster import Entry, FakeCluster, put, served
+from tests.support.filled import Clock, chains
 
 KEPT = ((1, 5), (6, 10), (12, 14))
 
@@ -44,14 +31,14 @@ class BatchSourceContract:
         return whole("a", end, where=self.where)
 
     def copy_to(self, copies: FakeCluster, source: FakeCluster, end: int) -> None:
-        copies_in_memory.copy(copies, source, end, self.copy)
+        memory.copy(copies, source, end, self.copy)
 
     def test_every_chunk_is_a_link(self) -> None:
         """In one run, and from run to run."""
         source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
         for end in (5, 15):
             self.copy_to(copies, source, end)
-        chain = chains(copies)[AT]
+        chain = chains(copies)[memory.AT]
         entries = [record.entry for record in chain.records]
         assert chain.breaks == []
         assert [entry.number for entry in entries] == list(range(1, len(entries) + 1))
@@ -79,7 +66,7 @@ class BatchSourceContract:
         values = [record.value for record in source.logs["a"].committed()]
         copied = [record.value for record in copies.logs["a"].committed()]
         assert copied == [values[offset] for start, end in KEPT for offset in range(start, end)]
-        entries = [record.entry for record in chains(copies)[AT].records]
+        entries = [record.entry for record in chains(copies)[memory.AT].records]
         assert sum(entry.skipped.get(Skipped.FILTERED, 0) for entry in entries) == 15 - len(copied)
         assert (entries[-1].source.end, len(failed)) == (15, 1)
 
@@ -91,15 +78,15 @@ class BatchSourceContract:
             marker_at(node, 11)
         each = {"fetch_max_bytes": 62, "chunk_ms": 0}
         with served(source=first, other=other, destination=copies):
-            (outcome,) = self.copy(job(OTHER, **each), [self.whole(12)], Clock())
+            (outcome,) = self.copy(job(memory.OTHER, **each), [self.whole(12)], Clock())
         assert (outcome.error, outcome.next_offset) == ("", 12)
         assert outcome.chunks >= 3
         known = checkpoints_of(copies)[-1]
         for node in (first, other):
-            put(node, "a", batch(*map(record, range(12, 17))))
+            put(node, "a", memory.batch(*map(record, range(12, 17))))
         wanted = replace(self.whole(17), checkpoint=known)
         with served(other=other, destination=copies):
-            (outcome,) = self.copy(job(OTHER, give_up_after_ms=100), [wanted], Clock())
+            (outcome,) = self.copy(job(memory.OTHER, give_up_after_ms=100), [wanted], Clock())
         assert (outcome.error, outcome.diverged, outcome.next_offset) == ("", {}, 17)
         assert not known.is_dense
 
@@ -109,17 +96,17 @@ class BatchSourceContract:
         first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
         for node in (first, other):
             node.cleanup_policy = "delete"
-            node.logs["a"].append(CONTROL_BATCH, b"")
+            node.logs["a"].append(memory.CONTROL_BATCH, b"")
         if twice:
-            first.logs["a"].append(CONTROL_BATCH, b"")
+            first.logs["a"].append(memory.CONTROL_BATCH, b"")
         with served(source=first, other=other, destination=copies):
-            (outcome,) = self.copy(job(OTHER), [self.whole(6 + twice)], Clock())
+            (outcome,) = self.copy(job(memory.OTHER), [self.whole(6 + twice)], Clock())
             assert (outcome.error, outcome.next_offset) == ("", 6 + twice)
             for node in (first, other):
-                put(node, "a", batch(*map(record, range(5, 10))))
+                put(node, "a", memory.batch(*map(record, range(5, 10))))
             wanted = replace(self.whole(11), checkpoint=checkpoints_of(copies)[-1])
         with served(other=other, destination=copies):
-            (outcome,) = self.copy(job(OTHER, give_up_after_ms=100), [wanted], Clock())
+            (outcome,) = self.copy(job(memory.OTHER, give_up_after_ms=100), [wanted], Clock())
         if twice:
             assert "node other holds another record" in outcome.diverged["other"]
             assert outcome.next_offset == 7
@@ -128,7 +115,7 @@ class BatchSourceContract:
 
 
 def marker_at(cluster: FakeCluster, offset: int) -> None:
-    cluster.logs["a"].entries.append(Entry(CONTROL_BATCH._replace(base_offset=offset), b""))
+    cluster.logs["a"].entries.append(Entry(memory.CONTROL_BATCH._replace(base_offset=offset), b""))
 
 
 class TestFetchedBatches(BatchSourceContract):

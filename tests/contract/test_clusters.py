@@ -25,15 +25,9 @@ from tests.support.fake_cluster import FakeCluster, served
 from tests.support.tables import titled
 
 OPTIONS = CopyOptions(request_timeout_ms=10_000, give_up_after_ms=20_000)
-
-
-SEQUENCES = titled(
-    "sequence, said",
-    [
-        ("again", 0, "acknowledged a batch at offset 0, and an earlier one"),
-        ("after a gap", 7, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
-    ],
-)
+AGAIN = ("again", 0, "acknowledged a batch at offset 0, and an earlier one")
+AFTER_A_GAP = ("after a gap", 7, "OUT_OF_ORDER_SEQUENCE_NUMBER")
+SEQUENCES = titled("sequence, said", [AGAIN, AFTER_A_GAP])
 
 
 class ClusterContract:
@@ -59,9 +53,7 @@ class ClusterContract:
         with ClusterClient(cluster, DestinationError, "m", options=OPTIONS) as client:
             yield client
 
-    def test_what_is_committed_becomes_visible_together(
-        self, client: ClusterClient, at: TopicPartition
-    ) -> None:
+    def test_commits_are_visible_together(self, client: ClusterClient, at: TopicPartition) -> None:
         """Before that, readers of committed records wait where the transaction begins."""
         other = TopicPartition(f"{at.topic}-other", 0)
         self.create(other.topic)
@@ -82,9 +74,7 @@ class ClusterContract:
         independent.until(lambda: ends(client, at)[1:] == (2, 2), "the marker")
         assert account(client, at) == {0: "aborted", 1: "control"}
 
-    def test_who_takes_an_id_over_fences_the_one_before(
-        self, client: ClusterClient, at: TopicPartition
-    ) -> None:
+    def test_a_takeover_fences_the_first(self, client: ClusterClient, at: TopicPartition) -> None:
         """What that one has not committed is aborted; it can neither send nor commit."""
         first = started(client, at)
         sent(first, at, b"one")

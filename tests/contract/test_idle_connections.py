@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,10 +37,14 @@ def ask(client: ClusterClient) -> None:
     assert client.list_offsets([AT], LATEST, READ_COMMITTED) == {AT: 1000}
 
 
+def ask_once(cluster: Cluster, **more: Any) -> None:
+    with ClusterClient(cluster, SourceError, **more) as client:
+        ask(client)
+
+
 def test_the_next_client_goes_on(broker: FakeBroker) -> None:
     """Whatever its name and error, and if the broker has closed what was left: nobody notices."""
-    with ClusterClient(broker.cluster, SourceError, "m", purpose="one") as client:
-        ask(client)
+    ask_once(broker.cluster, mirror="m", purpose="one")
     with ClusterClient(broker.cluster, DestinationError, "m", purpose="two") as client:
         ask(client)
         assert broker.connections == BOTH
@@ -52,8 +57,7 @@ def test_the_next_client_goes_on(broker: FakeBroker) -> None:
             ask(other)
     assert broker.connections == 3 * BOTH
     broker.hang_up()
-    with ClusterClient(broker.cluster, SourceError) as client:
-        ask(client)
+    ask_once(broker.cluster)
     assert broker.connections == 4 * BOTH
 
 
@@ -77,8 +81,7 @@ def close(client: ClusterClient) -> None:
 def test_what_is_not_left(broker: FakeBroker, use: Callable[[ClusterClient], None]) -> None:
     with suppress(KeyboardInterrupt), ClusterClient(broker.cluster, SourceError) as client:
         use(client)
-    with ClusterClient(broker.cluster, SourceError) as client:
-        ask(client)
+    ask_once(broker.cluster)
     assert broker.connections == 2 * BOTH
 
 
@@ -108,8 +111,7 @@ def test_what_is_kept_ends(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) 
     """What lies between may have forgotten a connection that was idle for long."""
     monkeypatch.setattr(idle_connections, "_KEPT_SECONDS", -1.0)
     for _ in range(2):
-        with ClusterClient(broker.cluster, SourceError) as client:
-            ask(client)
+        ask_once(broker.cluster)
     assert broker.connections == 2 * BOTH
 
 
@@ -121,17 +123,14 @@ def test_another_certificate_needs_another_connection(broker: FakeBroker, tmp_pa
     cluster = replace(broker.cluster, security=security)
     for text in ("one", "another"):
         certificates.write_text(text)
-        with ClusterClient(cluster, SourceError) as client:
-            ask(client)
+        ask_once(cluster)
     assert broker.connections == 2 * BOTH
-    with ClusterClient(Cluster(cluster.name, cluster.bootstrap_servers), SourceError) as client:
-        ask(client)
+    ask_once(Cluster(cluster.name, cluster.bootstrap_servers))
     assert broker.connections == 3 * BOTH
     with ClusterClient(cluster, SourceError) as client:
         ask(client)
         certificates.write_text("a third one")
-    with ClusterClient(cluster, SourceError) as client:
-        ask(client)
+    ask_once(cluster)
     assert broker.connections == 4 * BOTH
 
 
@@ -148,15 +147,13 @@ def in_child(use: Callable[[], None]) -> int:
 
 def test_a_child_uses_none_of_its_parent(broker: FakeBroker) -> None:
     """Neither what the parent keeps nor its lock, nor what a client of it leaves in the child."""
-    with ClusterClient(broker.cluster, SourceError) as client:
-        ask(client)
+    ask_once(broker.cluster)
     used = ClusterClient(broker.cluster, SourceError)
     ask(used)
 
     def use() -> None:
         used.end()
-        with ClusterClient(broker.cluster, SourceError) as of_child:
-            ask(of_child)
+        ask_once(broker.cluster)
 
     before = broker.connections
     assert in_child(use) == 0
@@ -182,11 +179,7 @@ def test_a_broker_that_hangs_is_waited_for_once(broker: FakeBroker) -> None:
         ask(one)
         ask(other)
     broker.forget_requests()
-    with (
-        pytest.raises(SourceError, match="no answer"),
-        ClusterClient(broker.cluster, SourceError, options=hurried) as client,
-    ):
-        ask(client)
-    with ClusterClient(broker.cluster, SourceError, options=hurried) as client:
-        ask(client)
+    with pytest.raises(SourceError, match="no answer"):
+        ask_once(broker.cluster, options=hurried)
+    ask_once(broker.cluster, options=hurried)
     assert broker.connections == 3 * BOTH

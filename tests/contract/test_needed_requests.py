@@ -7,55 +7,38 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.errors import (
-    DestinationError,
-    RelayError,
-    Side,
-    SourceError,
-    UnsupportedError,
-    WrongClusterError,
-)
+from relay_pipelines import errors
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.protocol import closed_requests
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.requests import NEEDED, Request, name_of
-from tests.contract.fake_broker import (
-    API_VERSIONS,
-    AT,
-    LIST_OFFSETS,
-    METADATA,
-    NODE_ID,
-    SERVED,
-    FakeBroker,
-    Start,
-)
+from tests.contract.fake_broker import AT, LIST_OFFSETS, NODE_ID, SERVED, FakeBroker, Start
 from tests.support import commands
+from tests.support.fake_cluster import API_VERSIONS, METADATA
 
 PLACE = ("broker", 1)
 OPTIONS = CopyOptions(backoff_min_ms=1, backoff_max_ms=2, give_up_after_ms=60_000)
-SIDES = {Side.SOURCE: SourceError, Side.DESTINATION: DestinationError}
+SIDES = {errors.Side.SOURCE: errors.SourceError, errors.Side.DESTINATION: errors.DestinationError}
 LACKING = [(side, request) for side, needed in NEEDED.items() for request in needed]
 
 
 def ends(broker: FakeBroker) -> dict[TopicPartition, int]:
     """Ask where the log ends, for as long as the options say."""
-    with ClusterClient(broker.cluster, SourceError, options=OPTIONS) as client:
+    with ClusterClient(broker.cluster, errors.SourceError, options=OPTIONS) as client:
         return client.retry(lambda: client.list_offsets([AT], LATEST, READ_COMMITTED))
 
 
 @pytest.mark.parametrize(
     ("side", "lacking"), LACKING, ids=[f"{side}-{name_of(each.api_key)}" for side, each in LACKING]
 )
-def test_a_broker_without_a_request_is_asked_for_nothing(
-    start: Start, side: Side, lacking: Request
-) -> None:
+def test_a_broker_that_lacks_a_request(start: Start, side: errors.Side, lacking: Request) -> None:
     """The line has the name of the request, and what for; a newer version alone is not enough."""
     served = SERVED | {lacking.api_key: (lacking.newest + 1, lacking.newest + 2)}
     broker = start(served=served)
     lacks = f"does not serve {name_of(lacking.api_key)} in version {lacking.oldest}"
     with (
         ClusterClient(broker.cluster, SIDES[side]) as client,
-        pytest.raises(UnsupportedError, match=lacks) as caught,
+        pytest.raises(errors.UnsupportedError, match=lacks) as caught,
     ):
         client.metadata()
     assert f"({lacking.purpose}); Kafka 2.4 or newer is needed" in str(caught.value)
@@ -87,20 +70,20 @@ def test_a_request_at_which_every_connection_is_closed_is_named(
     """The fifth time in a row: a broker that answers between, or is away, restarts."""
     monkeypatch.setattr(closed_requests, "_LEAST_SECONDS", 0.0)
     broker = start(closes_at=LIST_OFFSETS)
-    with pytest.raises(UnsupportedError, match="closes every connection at ListOffsets"):
+    with pytest.raises(errors.UnsupportedError, match="closes every connection at ListOffsets"):
         ends(broker)
     assert broker.asked[LIST_OFFSETS] == 5
     broker = start()
-    with ClusterClient(broker.cluster, SourceError, options=OPTIONS) as client:
+    with ClusterClient(broker.cluster, errors.SourceError, options=OPTIONS) as client:
         for between in (None, API_VERSIONS) * 4:
             for broker.closes_at in (LIST_OFFSETS,) * 3:
                 with pytest.raises(
-                    SourceError, match="closed the connection at ListOffsets"
+                    errors.SourceError, match="closed the connection at ListOffsets"
                 ) as caught:
                     look(client)
                 client.close()
             broker.closes_at = between
-            with pytest.raises(SourceError) if between else nullcontext():
+            with pytest.raises(errors.SourceError) if between else nullcontext():
                 look(client)
             client.close()
     line = "cannot be reached: the broker closed the connection at ListOffsets"
@@ -138,7 +121,7 @@ def test_a_request_is_given_up_after_closings_for_a_while(every: float, count: i
 def test_a_broker_that_names_no_cluster_is_refused(start: Start, cluster_id: str | None) -> None:
     """What cannot be read is no proof."""
     broker = start(cluster_id=cluster_id)
-    with pytest.raises(UnsupportedError, match="does not say to which cluster it belongs"):
+    with pytest.raises(errors.UnsupportedError, match="does not say to which cluster it belongs"):
         ends(broker)
     assert broker.asked.keys() == {API_VERSIONS, METADATA}
 
@@ -149,9 +132,11 @@ def test_a_kept_connection_is_no_proof_of_another_cluster(start: Start) -> None:
     ends(broker)
     asked = broker.asked.total()
     meant = replace(broker.cluster, id="another")
-    with ClusterClient(meant, SourceError) as client:
+    with ClusterClient(meant, errors.SourceError) as client:
         for ask in (client.metadata, lambda: client.call_any(None, 0)):
-            with pytest.raises(WrongClusterError, match=r"belongs to cluster fake, and .* another"):
+            with pytest.raises(
+                errors.WrongClusterError, match=r"belongs to cluster fake, and .* another"
+            ):
                 ask()
     assert broker.asked.total() - asked <= 4  # what proves it on new connections
 
@@ -159,7 +144,7 @@ def test_a_kept_connection_is_no_proof_of_another_cluster(start: Start) -> None:
 def test_a_proof_costs_one_request_a_connection(start: Start) -> None:
     """The first connection asks for metadata anyway; the one to the leader asks once for its id."""
     broker = start()
-    with ClusterClient(broker.cluster, SourceError, options=OPTIONS) as client:
+    with ClusterClient(broker.cluster, errors.SourceError, options=OPTIONS) as client:
         for _ in range(3):
             client.list_offsets([AT], LATEST, READ_COMMITTED)
         client.connection(NODE_ID)
@@ -169,9 +154,9 @@ def test_a_proof_costs_one_request_a_connection(start: Start) -> None:
 def test_metadata_of_another_cluster_is_not_learned(start: Start) -> None:
     """What another client was told counts as little as what a broker says."""
     one, other = start(), start(cluster_id="other")
-    with ClusterClient(other.cluster, SourceError) as client:
+    with ClusterClient(other.cluster, errors.SourceError) as client:
         told = client.metadata([AT.topic])
-    with ClusterClient(one.cluster, SourceError) as client:
+    with ClusterClient(one.cluster, errors.SourceError) as client:
         client.metadata([])
-        with pytest.raises(RelayError, match="belongs to cluster other"):
+        with pytest.raises(errors.RelayError, match="belongs to cluster other"):
             client.learn(told)

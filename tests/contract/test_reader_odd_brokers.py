@@ -98,7 +98,7 @@ def test_three_empty_answers_are_a_gap_in_a_compacted_topic(start: Start) -> Non
 
 
 def test_empty_answers_are_no_gap_where_nothing_is_compacted(start: Start) -> None:
-    """A slow read of remote storage answers with nothing (KIP-405); the records come later."""
+    """Of remote storage that is slow (KIP-405), or a new leader without a last stable offset."""
     broker = start(
         Answer(records=log.plain(0, 2)), *[Answer()] * 6, Answer(records=log.plain(2, 3))
     )
@@ -106,10 +106,19 @@ def test_empty_answers_are_no_gap_where_nothing_is_compacted(start: Start) -> No
     broker = start(*[Answer()] * 5)  # records that never come are a failure, and no gap
     line = refusal(broker, SourceError, timeout_ms=1000)
     assert "fake gives no records, although its log is longer and not compacted, where the" in line
+    empty, short = Answer(), Answer(last_stable_offset=2)
+    broker = start(*[short] * 5, empty, empty, Answer(records=log.plain(0, 3)))
+    assert account(broker, 0, 3) == values(0, 1, 2)
+    # one that stays below the range's end is a failure after the timeout
+    line = refusal(start(*[short] * 5), SourceError, timeout_ms=1000)
+    assert "fake gives only the log up to offset 2 where the range ends at 9" in line
 
 
 def test_a_gap_seen_before_proves_a_cleaner(start: Start) -> None:
-    """Gaps between batches show that a topic was compacted, even if it no longer is."""
+    """Gaps around batches show that a topic was compacted, even if it no longer is."""
+    broker = start(Answer(records=log.plain(2, 2) + log.plain(6, 2) + log.plain(12, 2)))
+    gaps = dict.fromkeys((0, 1, 4, 5, 8, 9), "compaction_gap")
+    assert account(broker, 0, 10) == values(2, 3, 6, 7) | gaps
     broker = start(Answer(records=log.plain(0, 1) + log.plain(3, 1)), Answer(), Answer(), Answer())
     assert account(broker, 0, 6) == values(0, 3) | dict.fromkeys((1, 2, 4, 5), "compaction_gap")
 
@@ -123,23 +132,6 @@ def test_an_answer_that_is_not_for_this_request_is_refused(start: Start) -> None
     assert "fake answered with offsets below 4" in refusal(broker, SourceError)
     other = Answer(records=records, sent=lambda whole: whole[:4] + b"\0\0\0\x63" + whole[8:])
     assert "answered request 99 where" in refusal(start(other), SourceError)
-
-
-def test_empty_answers_are_no_gap_before_the_log_is_stable(start: Start) -> None:
-    """A new leader without a last stable offset answers with nothing; the records come later."""
-    empty, short = Answer(), Answer(last_stable_offset=2)
-    broker = start(*[short] * 5, empty, empty, Answer(records=log.plain(0, 3)))
-    assert account(broker, 0, 3) == values(0, 1, 2)
-    # one that stays below the range's end is a failure after the timeout
-    line = refusal(start(*[short] * 5), SourceError, timeout_ms=1000)
-    assert "fake gives only the log up to offset 2 where the range ends at 9" in line
-
-
-def test_gaps_inside_the_range_are_named(start: Start) -> None:
-    """Offsets that no batch holds are a gap, before, between and after batches."""
-    broker = start(Answer(records=log.plain(2, 2) + log.plain(6, 2) + log.plain(12, 2)))
-    gaps = dict.fromkeys((0, 1, 4, 5, 8, 9), "compaction_gap")
-    assert account(broker, 0, 10) == values(2, 3, 6, 7) | gaps
 
 
 @pytest.mark.parametrize(
@@ -185,9 +177,7 @@ def test_what_is_not_kafka_is_refused(start: Start, said: bytes) -> None:
 
 
 @pytest.mark.parametrize("versions", [(0, 10), (12, 17), None], ids=["older", "newer", "none"])
-def test_a_broker_without_the_fetch_we_speak(
-    start: Start, versions: tuple[int, int] | None
-) -> None:
+def test_a_broker_without_our_fetch(start: Start, versions: tuple[int, int] | None) -> None:
     """The reader recognises it by its versions, and sends no fetch."""
     served = {key: value for key, value in (SERVED | {FETCH: versions}).items() if value}
     broker = start(Answer(records=log.plain(0, 9)), served=served)

@@ -11,12 +11,10 @@ from relay_pipelines.protocol import idle_connections
 from tests.support.world import World
 
 # other processes share the machine: a deadline per example would measure them
-settings.register_profile(
-    "quick", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile(
-    "exhaustive", max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+for name, examples in (("quick", 40), ("exhaustive", 1_000)):
+    settings.register_profile(
+        name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 settings.load_profile("quick")
 
 

@@ -10,12 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from relay_pipelines.copy import transaction
-from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import Chain
-from relay_pipelines.ledger.checkpoint import Key, OwnerRecord, StateKind, state_record
 from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
@@ -23,21 +19,10 @@ from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.sides import Sides
 from tests.copying import copy_as_it_is
-from tests.support.copies_in_memory import (
-    AT,
-    Clock,
-    batch,
-    checkpoints_of,
-    copy,
-    destination,
-    filled,
-    job,
-    record,
-    served,
-    whole,
-)
-from tests.support.fake_cluster import FakeCluster, put
-from tests.support.filled import chains
+from tests.support import copies_in_memory as memory
+from tests.support.copies_in_memory import checkpoints_of, copy, destination, filled, record, whole
+from tests.support.fake_cluster import FakeCluster, put, served
+from tests.support.filled import Clock, chains
 from tests.support.tables import titled
 from tests.support.world import World
 
@@ -46,45 +31,11 @@ def test_the_head_outlives_the_ledger() -> None:
     """If retention has taken every entry, the next one still names the last of them."""
     source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
     copy(copies, source, 10)
-    before = chains(copies)[AT].records[-1]
+    before = chains(copies)[memory.AT].records[-1]
     copies.logs[ledger_topic.TOPIC].entries.clear()
     copy(copies, source, 15)
-    (entry,) = [record.entry for record in chains(copies)[AT].records]
+    (entry,) = [record.entry for record in chains(copies)[memory.AT].records]
     assert (entry.number, entry.previous) == (3, before.head.hash)
-
-
-@pytest.mark.parametrize("point", [Failpoint.BEFORE_END_TXN, Failpoint.AFTER_END_TXN])
-def test_an_attempt_fails_around_its_commit(point: Failpoint) -> None:
-    """An aborted entry is in no chain; a committed one is, although the task never heard of it."""
-    source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
-    failed: list[Failpoint] = []
-
-    def failpoint(reached: Failpoint) -> None:
-        if reached is point and len(failed) < 2:
-            failed.append(point)
-            raise DestinationError("the connection was lost")
-
-    with patch.object(transaction, "failpoint", failpoint):
-        copy(copies, source, 15)
-    chain = chains(copies)[AT]
-    assert len(failed) == 2
-    assert (chain.breaks, len(chain.records)) == ([], 3)
-
-
-def test_ranges_of_one_transaction_have_chains_of_their_own() -> None:
-    """Their entries stand beside each other in the ledger."""
-    source, copies = filled((0, 5), topics="abc"), destination("a", "b", "c")
-    ranges = [replace(whole(topic, 5), owner="relay.m./1") for topic in "abc"]
-    with served(source=source, destination=copies):
-        for topic in "abc":
-            owner = OwnerRecord("m", TopicPartition(topic, 0), "relay.m./1", 0)
-            key = Key.of("m", owner.source, StateKind.OWNER)
-            put(copies, checkpoint.TOPIC, encode(*state_record(key, owner, 0).record))
-        outcomes = copy_as_it_is(job(), ranges, Clock())
-    assert [outcome.error for outcome in outcomes] == ["", "", ""]
-    found = chains(copies)
-    assert [chain.breaks for chain in found.values()] == [[], [], []]
-    assert [chain.records[0].entry.previous for chain in found.values()] == ["start"] * 3
 
 
 @pytest.fixture
@@ -109,13 +60,13 @@ def accept(world: World, position: Position, known: Sequence[Checkpoint] = ()) -
 
 
 def chain_of(world: World) -> Chain:
-    return chains(world.copies)[AT]
+    return chains(world.copies)[memory.AT]
 
 
 def test_an_accepted_loss_is_a_link(world: World) -> None:
     """The chain goes on after it."""
     known = checkpoints_of(world.copies)[-1:]
-    what = accept(world, Position(AT, 15, 20, next_offset=10), known)
+    what = accept(world, Position(memory.AT, 15, 20, next_offset=10), known)
     assert what == "retention took the offsets [10, 15) before they were copied"
     world.copy(20)
     chain = chain_of(world)
@@ -145,7 +96,7 @@ def of_another(copies: FakeCluster) -> None:
 def created_again(copies: FakeCluster) -> None:
     copies.create("a")
     copies.topic_ids["a"] = uuid.UUID(int=2)
-    put(copies, "a", batch(*map(record, range(20))))  # its end is no sign
+    put(copies, "a", memory.batch(*map(record, range(20))))  # its end is no sign
 
 
 def created_again_by_an_old_broker(copies: FakeCluster) -> None:
@@ -154,7 +105,7 @@ def created_again_by_an_old_broker(copies: FakeCluster) -> None:
 
 
 @titled(
-    "happens, error",
+    "happens, said",
     [
         ("an older one was put back", put_back, "the checkpoint is gone, which said offset 6"),
         ("a reset has moved it", moved, "a loss was accepted, or the topic reset"),
@@ -163,9 +114,7 @@ def created_again_by_an_old_broker(copies: FakeCluster) -> None:
         ("and by where the records land", created_again_by_an_old_broker, "and created again"),
     ],
 )
-def test_what_a_task_does_not_go_on_from(
-    happens: Callable[[FakeCluster], None], error: str
-) -> None:
+def test_what_a_task_does_not_go_on_from(happens: Callable[[FakeCluster], None], said: str) -> None:
     """Between the plan and its first request, another one has decided; it commits nothing."""
     source, copies = filled((0, 3), (3, 6), (6, 9), topics="ab"), destination("a")
     copies.topic_ids["a"] = uuid.UUID(int=1)
@@ -174,6 +123,6 @@ def test_what_a_task_does_not_go_on_from(
     planned = replace(whole("a", 9), checkpoint=checkpoints_of(copies)[-1])
     happens(copies)
     with served(source=source, destination=copies):
-        (outcome,) = copy_as_it_is(job(), [planned], Clock())
-    assert error in outcome.error
+        (outcome,) = copy_as_it_is(memory.job(), [planned], Clock())
+    assert said in outcome.error
     assert len(copies.logs[ledger_topic.TOPIC].committed()) == 2

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from typing import NamedTuple
 
@@ -29,21 +29,14 @@ class Copying(NamedTuple):
     quarantines: bool
 
 
-@dataclass(frozen=True)
-class Record:
-    """A record and the clusters that it has been at, in order."""
-
-    at: tuple[str, ...]
+Record = tuple[str, ...]
+"""The clusters that a record has been at, in order."""
 
 
 def between(pairs: st.SearchStrategy[tuple[str, str]]) -> st.SearchStrategy[Copying]:
-    return st.builds(
-        lambda pair, *how: Copying(*pair, *how),
-        pairs,
-        st.sampled_from([TOPICS, ("t",), ("p.t",)]),
-        st.sampled_from(["", "p."]),
-        st.booleans(),
-    )
+    selects = st.sampled_from([TOPICS, ("t",), ("p.t",)])
+    how = selects, st.sampled_from(["", "p."]), st.booleans()
+    return st.builds(lambda pair, *how: Copying(*pair, *how), pairs, *how)
 
 
 ANY = between(st.sampled_from([*permutations(CLUSTERS, 2)]))
@@ -61,7 +54,7 @@ class Simulation:
         self.refused: set[tuple[int, str]] = set()
 
     def write(self, cluster: str, topic: str) -> None:
-        self.logs[cluster, topic].append(Record((cluster,)))
+        self.logs[cluster, topic].append((cluster,))
 
     def run(self, number: int) -> bool:
         """Run a mirror; return whether it has copied anything."""
@@ -76,7 +69,7 @@ class Simulation:
             # a copy and its quarantine share hops, whichever of them has the record
             if not (topic.endswith(QUARANTINE) or any(each.quarantines for each in self.mirrors)):
                 records = self.logs[one.source, topic]
-                returning = [each for each in records if one.destination in each.at]
+                returning = [each for each in records if one.destination in each]
                 assert returning, f"nothing of {topic} returns to {one.destination}"
         followed = [topic for topic in to if topic not in refused]
         copied = [self._copy(number, topic, to, known.get(topic, ())) for topic in followed]
@@ -86,9 +79,9 @@ class Simulation:
         one, done = self.mirrors[number], self.copied.get((number, topic), 0)
         records = self.logs[one.source, topic][done:]
         for index, record in enumerate(records, done):
-            assert one.destination not in record.at, f"a record of {topic} returns: {record}"
+            assert one.destination not in record, f"a record of {topic} returns: {record}"
             suffix = QUARANTINE if one.quarantines and index % 2 else ""
-            copy = Record((*record.at, one.destination))
+            copy = (*record, one.destination)
             self.logs[one.destination, to[topic] + suffix].append(copy)
         self.copied[number, topic] = done + len(records)
         if records:

@@ -1,25 +1,16 @@
 """Two topics in one task, with failures at any request and response: their records never mix."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay_pipelines import model
 from relay_pipelines.ledger import ledger_topic
-from relay_pipelines.model import (
-    Checkpoint,
-    ClassSpec,
-    Cluster,
-    CopyJob,
-    CopyRange,
-    Outcome,
-    RecordPolicy,
-    Status,
-)
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.support import ten_topics
 from tests.support.copies_in_memory import checkpoints_of, destination
@@ -27,69 +18,67 @@ from tests.support.fake_cluster import FakeCluster, served
 from tests.support.filled import Clock, chains, filled, values
 from tests.support.ten_topics import DESTINATION, SOURCE
 
-Way = Callable[..., list[Outcome]]
+Mishap = Callable[[], str]
+Way = Callable[..., list[model.Outcome]]
 RECORDS = 60
-OTHER = Cluster("other", ("fake:3",))
+BROKEN = ("lost", "late", "unheard", "hung")
+SEEDS, RATES = st.integers(0, 1 << 32), st.sampled_from([0.0, 0.02, 0.1])
+UNSEEN = st.sampled_from(["", "hidden", "leaderless"])
+OTHER = model.Cluster("other", ("fake:3",))
 OPTIONS = replace(ten_topics.OPTIONS, chunk_bytes=1_500, give_up_after_ms=20_000)
 WAYS = [copy_as_it_is, copy_as_rows, copy_as_kept]
 
 
-class Trouble:
-    """Causes a mishap with some probability, twelve times at most."""
+def trouble(chance: Random, rate: float, kinds: Sequence[str], stops_at: int = 1 << 30) -> Mishap:
+    """Return mishaps, twelve at most; from some request on nothing but death."""
+    left, served = 12, 0
 
-    def __init__(self, random: Random, rate: float) -> None:
-        self._random = random
-        self._rate = rate
-        self._left = 12
-
-    def __call__(self) -> str:
-        if self._left and self._random.random() < self._rate:
-            self._left -= 1
-            return self._random.choice(["lost", "late", "unheard"])
+    def mishap() -> str:
+        nonlocal left, served
+        served += 1
+        if served > stops_at:
+            return "lost"
+        if left and chance.random() < rate:
+            left -= 1
+            return chance.choice(kinds)
         return ""
+
+    return mishap
 
 
 def copy(
-    way: Way,
-    source: FakeCluster,
-    destination: FakeCluster,
-    mishap: Callable[[], str],
-    fails_at: int,
-) -> list[Outcome]:
-    spec = ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at}))
-    failing = RecordPolicy(filters=(spec,) if fails_at >= 0 else ())
+    way: Way, source: FakeCluster, destination: FakeCluster, mishap: Mishap, fails_at: int
+) -> list[model.Outcome]:
+    spec = model.ClassSpec("tests.property.failing_filter:FailsAt", f'{{"offset": {fails_at}}}')
+    failing = model.RecordPolicy(filters=(spec,) if fails_at >= 0 else ())
     known = latest(destination)
     (a,) = ten_topics.ranges("a", "", RECORDS, checkpoint=known.get("a"), record_policy=failing)
     ranges = [a, *ten_topics.ranges("b", "", RECORDS, checkpoint=known.get("b"))]
     with served(mishap, source=source, destination=destination):
-        return way(CopyJob("m", "run", SOURCE, DESTINATION, OPTIONS), ranges, Clock())
+        return way(model.CopyJob("m", "run", SOURCE, DESTINATION, OPTIONS), ranges, Clock())
 
 
-def latest(destination: FakeCluster) -> dict[str, Checkpoint]:
+def latest(destination: FakeCluster) -> dict[str, model.Checkpoint]:
     """Return the last committed checkpoint of each topic."""
     return {each.source.topic: each for each in checkpoints_of(destination)}
 
 
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=25, deadline=None)
-@given(
-    seed=st.integers(0, 1 << 32),
-    rate=st.sampled_from([0.0, 0.02, 0.1]),
-    fails_at=st.integers(-1, RECORDS - 1),
-)
+@given(seed=SEEDS, rate=RATES, fails_at=st.integers(-1, RECORDS - 1))
 def test_no_byte_of_one_range_reaches_another(
     way: Way, seed: int, rate: float, fails_at: int
 ) -> None:
     """Each topic has its own first records, in order, up to its checkpoint; a rerun adds others."""
     source, copies = filled("ab", RECORDS), destination("a", "b")
     kept = fails_at if way is not copy_as_kept else -1
-    outcomes = copy(way, source, copies, Trouble(Random(seed), rate), kept)
+    outcomes = copy(way, source, copies, trouble(Random(seed), rate, BROKEN[:3]), kept)
     assert [outcome.range.topic_partition.topic for outcome in outcomes] == ["a", "b"]
     reached = {topic: committed.next_offset for topic, committed in latest(copies).items()}
     for topic in "ab":
         assert ten_topics.copied(copies, topic) == values(topic, RECORDS)[: reached.get(topic, 0)]
     if rate == 0:
-        expected = [Status.DONE if kept < 0 else Status.FAILED, Status.DONE]
+        expected = [model.Status.DONE if kept < 0 else model.Status.FAILED, model.Status.DONE]
         assert [outcome.status for outcome in outcomes] == expected, outcomes
     outcomes = copy(way, source, copies, lambda: "", -1)
     assert [outcome.error for outcome in outcomes] == ["", ""]
@@ -113,11 +102,11 @@ class Nodes:
         self.destination = destination("a", "b")
         self.first = SOURCE
 
-    def copy(self, way: Way, mishaps: dict[Cluster, Callable[[], str]]) -> list[Outcome]:
+    def copy(self, way: Way, mishaps: dict[model.Cluster, Mishap]) -> list[model.Outcome]:
         """Copy what is left of both topics up to the end of the first node, in one task."""
         nodes = [self.first, OTHER if self.first == SOURCE else SOURCE]
         known, logs = latest(self.destination), self.clusters[self.first].logs
-        ranges: list[CopyRange] = []
+        ranges: list[model.CopyRange] = []
         for topic in "ab":
             if len(ten_topics.copied(self.destination, topic)) < RECORDS:
                 at = known.get(topic)
@@ -125,41 +114,25 @@ class Nodes:
         # the clock ticks with every look: what hangs is waited for in looks
         options = replace(OPTIONS, request_timeout_ms=40, give_up_after_ms=400)
 
-        job = CopyJob("m", "run", nodes[0], DESTINATION, options, other_nodes=(nodes[1],))
+        job = model.CopyJob("m", "run", nodes[0], DESTINATION, options, other_nodes=(nodes[1],))
         source, other = self.clusters[SOURCE], self.clusters[OTHER]
         by_name = {cluster.name: mishap for cluster, mishap in mishaps.items()}
         with served(by_name=by_name, destination=self.destination, source=source, other=other):
             return way(job, ranges, Clock()) if ranges else []
 
-    def trouble(self, kinds: Sequence[str], rate: float, stops_at: int) -> Callable[[], str]:
-        """What happens to a node: mishaps, and from some request on nothing but its death."""
-        left, served = 12, 0
-
-        def mishap() -> str:
-            nonlocal left, served
-            served += 1
-            if served > stops_at:
-                return "lost"
-            if left and self.chance.random() < rate:
-                left -= 1
-                if (kind := self.chance.choice(kinds)) != "claimed":
-                    return kind
-                for found in self.destination.ids.values():  # another run takes the ids over
-                    found.epoch += 1
-                    self.destination._finish(found, commit=False)
-            return ""
-
-        return mishap
+    def or_claimed(self, mishap: Mishap) -> str:
+        """Cause a mishap, or let another run take the ids over."""
+        if (kind := mishap()) != "claimed":
+            return kind
+        for found in self.destination.ids.values():
+            found.epoch += 1
+            self.destination._finish(found, commit=False)
+        return ""
 
 
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=25, deadline=None)
-@given(
-    seed=st.integers(0, 1 << 32),
-    rate=st.sampled_from([0.0, 0.02, 0.1]),
-    stops_at=st.integers(3, 60),
-    unseen=st.sampled_from(["", "hidden", "leaderless"]),
-)
+@given(seed=SEEDS, rate=RATES, stops_at=st.integers(3, 60), unseen=UNSEEN)
 def test_nodes_whose_offsets_differ(
     way: Way, seed: int, rate: float, stops_at: int, unseen: str
 ) -> None:
@@ -169,10 +142,10 @@ def test_nodes_whose_offsets_differ(
         nodes.first = nodes.chance.choice([SOURCE, OTHER])
         of_node = getattr(nodes.clusters[nodes.first], unseen) if unseen else set()
         of_node.add(nodes.chance.choice("ab"))
-        broken = ["lost", "late", "unheard", "hung"]
-        mishaps = dict.fromkeys((SOURCE, OTHER), nodes.trouble(broken, rate, 1 << 30))
-        mishaps[nodes.first] = nodes.trouble(broken, rate, stops_at)
-        mishaps[DESTINATION] = nodes.trouble([*broken, "claimed"], rate, 1 << 30)
+        mishaps = dict.fromkeys((SOURCE, OTHER), trouble(nodes.chance, rate, BROKEN))
+        mishaps[nodes.first] = trouble(nodes.chance, rate, BROKEN, stops_at)
+        claims = trouble(nodes.chance, rate, [*BROKEN, "claimed"])
+        mishaps[DESTINATION] = partial(nodes.or_claimed, claims)
         nodes.copy(way, mishaps)
         of_node.clear()
         for topic in "ab":

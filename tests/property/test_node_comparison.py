@@ -12,19 +12,7 @@ from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.client import ClusterClient
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.support.copies_in_memory import (
-    AT,
-    CONTROL_BATCH,
-    OTHER,
-    Clock,
-    batch,
-    checkpoints_of,
-    destination,
-    job,
-    record,
-    served,
-    whole,
-)
+from tests.support import copies_in_memory as memory
 from tests.support.fake_cluster import FakeCluster, put
 
 
@@ -34,9 +22,9 @@ def node(sizes: list[int], removed: set[int]) -> FakeCluster:
     log = cluster.logs["a"]
     for size in [*sizes, 1]:
         if size:
-            put(cluster, "a", batch(*map(record, range(log.end, log.end + size))))
+            put(cluster, "a", memory.batch(*map(memory.record, range(log.end, log.end + size))))
         else:
-            log.append(CONTROL_BATCH, b"")
+            log.append(memory.CONTROL_BATCH, b"")
     log.entries = [one for index, one in enumerate(log.entries) if index not in removed]
     return cluster
 
@@ -62,23 +50,25 @@ def test_no_cleaner_makes_a_node_diverge(
     removed -= set(range(len(sizes), 6))  # the last batch is never cleaned
     whole_log, cleaned = node(sizes, set()), node(sizes, removed)
     first, other = (cleaned, whole_log) if is_cleaned_first else (whole_log, cleaned)
-    copies, end = destination("a"), whole_log.logs["a"].end
+    copies, end = memory.destination("a"), whole_log.logs["a"].end
     with (
-        served(source=first, other=other, destination=copies),
-        ClusterClient(OTHER, SourceError, clock=Clock()) as client,
+        memory.served(source=first, other=other, destination=copies),
+        ClusterClient(memory.OTHER, SourceError, clock=memory.Clock()) as client,
     ):
         for until in sorted({min(middle, end), end}):
-            wanted = whole("a", until, where="" if copy is copy_as_it_is else "true")
-            known = checkpoints_of(copies)[-1:]
+            wanted = memory.whole("a", until, where="" if copy is copy_as_it_is else "true")
+            known = memory.checkpoints_of(copies)[-1:]
             wanted = replace(wanted, checkpoint=known[0] if known else None)
-            (outcome,) = copy(job(coalesce_below_bytes=below, chunk_bytes=1), [wanted], Clock())
+            (outcome,) = copy(
+                memory.job(coalesce_below_bytes=below, chunk_bytes=1), [wanted], memory.Clock()
+            )
             assert (outcome.error, outcome.next_offset) == ("", until)
-        assert not any(difference(client, one) for one in checkpoints_of(copies))
+        assert not any(difference(client, one) for one in memory.checkpoints_of(copies))
     held = [one.offset for one in first.logs["a"].committed()]
     position = 0
     for one in copies.logs[ledger_topic.TOPIC].committed():
         entry = ledger_topic.from_record(one.value)
-        assert entry.source == OffsetRange(AT, position, entry.source.end)
+        assert entry.source == OffsetRange(memory.AT, position, entry.source.end)
         position = entry.source.end
         assert entry.records == sum(entry.source.start <= offset < position for offset in held)
         assert len(entry.source) == entry.records + sum(entry.skipped.values())

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
+from relay_pipelines import model
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.copy.failover import FailoverSource, NodeFailures
@@ -21,17 +22,6 @@ from relay_pipelines.errors import DestinationError, PermissionDeniedError, Sour
 from relay_pipelines.json_codec import from_json
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.state_table import read_state
-from relay_pipelines.model import (
-    Checkpoint,
-    ClassSpec,
-    CopyRange,
-    Fingerprint,
-    OffsetRange,
-    OnRecordError,
-    Outcome,
-    Status,
-    TopicPartition,
-)
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.batch import CRC_END, HEADER, HEADER_BYTES, BatchHeader
 from relay_pipelines.protocol.client import ClusterClient
@@ -41,50 +31,35 @@ from relay_pipelines.protocol.records import decode, encode
 from relay_pipelines.snapshot.lost_checkpoints import LostCheckpoints
 from relay_pipelines.spark.job import outcome_row
 from tests.copying import copy_as_it_is, copy_as_rows
-from tests.support.copies_in_memory import (
-    AT,
-    CONTROL_BATCH,
-    DESTINATION,
-    NOW,
-    OPTIONS,
-    OTHER,
-    Clock,
-    batch,
-    checkpoints_of,
-    corrupt,
-    destination,
-    filled,
-    job,
-    record,
-    served,
-    whole,
-)
-from tests.support.fake_cluster import FakeCluster, put
-from tests.support.filled import chains
+from tests.support import copies_in_memory as memory
+from tests.support.copies_in_memory import checkpoints_of, destination, filled, job, record, whole
+from tests.support.fake_cluster import FakeCluster, before, put, served
+from tests.support.filled import Clock, chains
 from tests.support.sleeping_clock import SleepingClock
 
+OTHER = memory.OTHER
 FAILING = "tests.property.failing_filter:"
-QUARANTINES: dict[str, Any] = {"on_record_error": OnRecordError.QUARANTINE}
+QUARANTINES: dict[str, Any] = {"on_record_error": model.OnRecordError.QUARANTINE}
 
 
 def fails_at(offset: int) -> dict[str, Any]:
-    return {"filters": (ClassSpec(f"{FAILING}FailsAt", json.dumps({"offset": offset})),)}
+    return {"filters": (model.ClassSpec(f"{FAILING}FailsAt", json.dumps({"offset": offset})),)}
 
 
 def copy(
     source: FakeCluster,
     copies: FakeCluster,
-    *wanted: CopyRange,
+    *wanted: model.CopyRange,
     way: Any = copy_as_it_is,
     **more: Any,
-) -> list[Outcome]:
+) -> list[model.Outcome]:
     """Copy in one task, with other nodes by their names, or as another job."""
     own, clock = more.pop("own", job()), more.pop("clock", None)
     with served(source=source, destination=copies, **more):
         return list(way(own, list(wanted), clock or Clock()))
 
 
-def last_record(source: FakeCluster) -> Fingerprint:
+def last_record(source: FakeCluster) -> model.Fingerprint:
     """Return the fingerprint of the last record of a source's first batch."""
     return fingerprint_of(list(decode(memoryview(source.logs["a"].entries[0].data)))[-1])
 
@@ -92,18 +67,12 @@ def last_record(source: FakeCluster) -> Fingerprint:
 def test_a_late_batch_cannot_follow_the_abort() -> None:
     """An abort takes a new epoch: after EndTxn, what is in flight would open a transaction."""
     ends: list[bool] = []
-
-    class Noting(FakeCluster):
-        def _end(self, asked: Any) -> Any:
-            ends.append(asked.committed)
-            return super()._end(asked)
-
     source, copies = filled((0, 10), (10, 20), (20, 30)), destination("a")
-    copies.__class__ = Noting
-    corrupt(source, 2)
-    with served(source=source, destination=copies):
+    memory.corrupt(source, 2)
+    noting = before("_end", lambda _, asked: ends.append(asked.committed))
+    with noting, served(source=source, destination=copies):
         (outcome,) = copy_as_it_is(job(), [whole("a", 30)], Clock())
-    assert outcome.status is Status.FAILED
+    assert outcome.status is model.Status.FAILED
     assert False not in ends
     assert [(each.epoch, each.topics) for each in copies.ids.values()] == [(1, set())]
 
@@ -114,9 +83,7 @@ def test_the_fingerprint_outlives_its_fetch() -> None:
 
     def first_five() -> Iterator[pa.RecordBatch]:
         for rows in read_rows(job(), wanted, [0], ("offset",), Clock()):
-            pairs = zip(
-                *(rows.column(name).to_pylist() for name in (MARKER, "offset")), strict=True
-            )
+            pairs = zip(*(rows.column(of).to_pylist() for of in (MARKER, "offset")), strict=True)
             keep = [marker is not None or offset < 5 for marker, offset in pairs]
             if any(keep):
                 yield rows.filter(pa.array(keep))
@@ -127,7 +94,9 @@ def test_the_fingerprint_outlives_its_fetch() -> None:
     assert checkpoints_of(copies)[-1].fingerprint == last_record(source)
     source, copies = filled((0, 5)), destination("a")
     for _ in range(20):
-        header = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0, 4, NOW, NOW, -1, -1, -1, 0)
+        header = BatchHeader(
+            0, HEADER_BYTES - 12, 0, 2, 0, 0, 4, memory.NOW, memory.NOW, -1, -1, -1, 0
+        )
         source.logs["a"].append(header._replace(crc=crc32c(HEADER.pack(*header)[CRC_END:])), b"")
     (outcome,) = copy(source, copies, whole("a", 105), own=job(fetch_max_bytes=800))
     assert outcome.error == ""
@@ -138,7 +107,7 @@ def test_a_fetch_that_is_read_again_quarantines_once() -> None:
     """A filter fails on a row, the next batch is corrupt, and another node serves the fetch."""
     bad, good = (filled((0, 5), (5, 10)) for _ in range(2))
     copies = destination("a", "a.quarantine")
-    corrupt(bad, 1)
+    memory.corrupt(bad, 1)
     wanted = whole("a", 10, **fails_at(2), **QUARANTINES)
     (outcome,) = copy(bad, copies, wanted, way=copy_as_rows, own=job(OTHER), other=good)
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 9, {"quarantined": 1})
@@ -159,59 +128,59 @@ def test_a_chunk_holds_rows_of_one_node() -> None:
     """Each ledger entry names the node from which its records came."""
     bad, good = (filled((0, 5), (5, 10), (10, 15), (15, 20)) for _ in range(2))
     copies = destination("a")
-    corrupt(bad, 2)
+    memory.corrupt(bad, 2)
     (outcome,) = copy(bad, copies, whole("a", 20), way=copy_as_rows, own=job(OTHER), other=good)
     assert outcome.error == ""
-    entries = [record.entry for record in chains(copies)[AT].records]
+    entries = [record.entry for record in chains(copies)[memory.AT].records]
     found = [(entry.source.start, entry.source.end, entry.node) for entry in entries]
     assert found == [(0, 10, "source"), (10, 20, "other")]
 
 
-@pytest.mark.parametrize("on_error", OnRecordError)
-def test_a_filter_quotes_a_header_that_is_not_utf8(on_error: OnRecordError) -> None:
+@pytest.mark.parametrize("on_error", model.OnRecordError)
+def test_a_filter_quotes_a_header_that_is_not_utf8(on_error: model.OnRecordError) -> None:
     """An error message that quotes a header's raw bytes does not harm other topics' outcomes."""
     source, copies = FakeCluster("a", "b"), destination("a", "a.quarantine", "b")
-    put(source, "a", batch(record(0, headers=[("n\udcff", b"1")])))
-    put(source, "b", batch(record(0)))
-    quotes = ClassSpec(f"{FAILING}QuotesHeaders", "{}")
+    put(source, "a", memory.batch(record(0, headers=[("n\udcff", b"1")])))
+    put(source, "b", memory.batch(record(0)))
+    quotes = model.ClassSpec(f"{FAILING}QuotesHeaders", "{}")
     wanted = whole("a", 1, filters=(quotes,), on_record_error=on_error)
     outcomes = copy(source, copies, wanted, whole("b", 1))
     rows = [outcome_row(outcome).column("outcome")[0].as_py() for outcome in outcomes]
-    assert [from_json(Outcome, row) for row in rows] == outcomes
-    done = [outcome.status is Status.DONE for outcome in outcomes]
-    assert done == [on_error is OnRecordError.QUARANTINE, True]
+    assert [from_json(model.Outcome, row) for row in rows] == outcomes
+    done = [outcome.status is model.Status.DONE for outcome in outcomes]
+    assert done == [on_error is model.OnRecordError.QUARANTINE, True]
 
 
 def test_a_timestamp_that_is_not_a_date() -> None:
     """Rows cannot hold a timestamp in nanoseconds: it goes into quarantine, others are copied."""
     source, copies = FakeCluster("a", "b"), destination("a", "a.quarantine", "b")
-    put(source, "a", batch(record(0, NOW * 1_000_000)))
-    put(source, "b", batch(record(0)))
+    put(source, "a", memory.batch(record(0, memory.NOW * 1_000_000)))
+    put(source, "b", memory.batch(record(0)))
     ranges = whole("a", 1, **QUARANTINES), whole("b", 1)
     first, second = copy(source, copies, *ranges, way=copy_as_rows)
     assert (first.error, first.skipped, second.error) == ("", {"quarantined": 1}, "")
-    assert copies.logs["a.quarantine"].committed()[0].timestamp == NOW * 1_000_000
+    assert copies.logs["a.quarantine"].committed()[0].timestamp == memory.NOW * 1_000_000
 
 
 def test_a_missing_acl_affects_its_topic_alone() -> None:
     """The next range reads from the same node, and ends with its own error."""
     nodes = FailoverSource(job(), Clock())
-    refused = PermissionDeniedError("no Read", topic_partition=AT)
+    refused = PermissionDeniedError("no Read", topic_partition=memory.AT)
     assert nodes.fail_over(refused, NodeFailures()) is refused
-    retriable = SourceError("a leader is moving", topic_partition=TopicPartition("b", 0))
+    retriable = SourceError("a leader is moving", topic_partition=model.TopicPartition("b", 0))
     assert nodes.fail_over(retriable, NodeFailures()) is retriable
 
 
 def test_one_range_that_no_node_can_serve() -> None:
     """One node is down, the other has a corrupt batch in a: b is still copied from it."""
     other, copies = filled((0, 5), topics="ab"), destination("a", "b")
-    corrupt(other, 0)
+    memory.corrupt(other, 0)
     with served(other=other, destination=copies):
         first, second = copy_as_it_is(
             job(OTHER, give_up_after_ms=300), [whole("a", 5), whole("b", 5)], SystemClock()
         )
-    assert first.status is Status.FAILED
-    assert (second.status, second.error) == (Status.DONE, "")
+    assert first.status is model.Status.FAILED
+    assert (second.status, second.error) == (model.Status.DONE, "")
 
 
 def test_one_lost_connection_among_rows() -> None:
@@ -254,11 +223,11 @@ def test_a_reader_of_rows_notices_shifted_offsets() -> None:
     """The first node fails right after a marker that it has twice, in the middle of the range."""
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
     for node in (first, other):
-        node.logs["a"].append(CONTROL_BATCH, b"")
-    first.logs["a"].append(CONTROL_BATCH, b"")
+        node.logs["a"].append(memory.CONTROL_BATCH, b"")
+    first.logs["a"].append(memory.CONTROL_BATCH, b"")
     for node in (first, other):
-        put(node, "a", batch(*map(record, range(5, 10))))
-    corrupt(first, 3)
+        put(node, "a", memory.batch(*map(record, range(5, 10))))
+    memory.corrupt(first, 3)
     own, wanted = job(OTHER, fetch_max_bytes=900), whole("a", 11, where="true")
     (outcome,) = copy(first, copies, wanted, way=copy_as_rows, own=own, other=other)
     assert "node other holds another record" in outcome.diverged["other"]
@@ -269,15 +238,15 @@ def test_a_reader_of_rows_notices_shifted_offsets() -> None:
 def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
     """A node that holds a transaction marker at an offset cannot have held a record there."""
     other = filled((100, 104))
-    other.logs["a"].append(CONTROL_BATCH, b"")
-    put(other, "a", batch(record(105)))
-    last = Fingerprint(4, 0, "00", "00", "00")
-    copied = Checkpoint("m", AT, 5, 0, "source", {}, {}, AT, None, last, "", 0)
+    other.logs["a"].append(memory.CONTROL_BATCH, b"")
+    put(other, "a", memory.batch(record(105)))
+    last = model.Fingerprint(4, 0, "00", "00", "00")
+    copied = model.Checkpoint("m", memory.AT, 5, 0, "source", {}, {}, memory.AT, None, last, "", 0)
     with served(other=other), ClusterClient(OTHER, SourceError, clock=Clock()) as client:
         assert difference(client, copied) == "it has no committed record there"
 
 
-KEEPS = {"filters": (ClassSpec(f"{FAILING}KeepsBelow", '{"offset": 3}'),)}
+KEEPS = {"filters": (model.ClassSpec(f"{FAILING}KeepsBelow", '{"offset": 3}'),)}
 
 
 @pytest.mark.parametrize("before", [KEEPS, fails_at(4) | QUARANTINES])
@@ -291,15 +260,15 @@ def test_a_policy_of_before_makes_no_node_diverge(way: Any, before: dict[str, An
         (outcome,) = way(job(OTHER), [whole("a", 5, **before)], Clock())
         assert (outcome.error, outcome.next_offset) == ("", 5)
         for node in (first, other):
-            node.logs["a"].append(CONTROL_BATCH, b"")
+            node.logs["a"].append(memory.CONTROL_BATCH, b"")
         copied = whole("a", 5, **before)
         at, policy = copied.destination, copied.record_policy.digests
-        planned = replace(Checkpoint.initial("m", at, at, 0), policy=policy)
+        planned = replace(model.Checkpoint.initial("m", at, at, 0), policy=policy)
         second = replace(whole("a", 6), checkpoint=planned)
         (outcome,) = copy_as_it_is(job(OTHER), [second], Clock())  # a chunk without records
         assert (outcome.error, outcome.next_offset) == ("", 6)
         for node in (first, other):
-            put(node, "a", batch(*map(record, range(5, 10))))
+            put(node, "a", memory.batch(*map(record, range(5, 10))))
     with served(other=other, destination=copies):
         (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 11)], Clock())
     assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 5)
@@ -313,13 +282,15 @@ def test_a_task_of_rows_fences_no_other_task(way: Any) -> None:
     columns = ("offset",) if way is copy_kept else RECORD_COLUMNS
     with (
         served(source=source, destination=copies),
-        ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client,
+        ClusterClient(memory.DESTINATION, DestinationError, clock=Clock()) as client,
     ):
-        home = TopicPartition(checkpoint.TOPIC, 0)
-        other = TransactionalProducer(client, own_id("m", TopicPartition("b", 0)), OPTIONS, home)
+        home = model.TopicPartition(checkpoint.TOPIC, 0)
+        other = TransactionalProducer(
+            client, own_id("m", model.TopicPartition("b", 0)), memory.OPTIONS, home
+        )
         other.start()
         other.add([home])
-        other.send(home, encode(b"key", b"value", NOW))
+        other.send(home, encode(b"key", b"value", memory.NOW))
         other.drain()
 
         class CommitsLater(SleepingClock):
@@ -339,15 +310,15 @@ def test_a_gap_between_markers_is_no_part_of_them() -> None:
     """The cleaner removed a record between two markers; the other node has not cleaned yet."""
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
     for node in (first, other):
-        node.logs["a"].append(CONTROL_BATCH, b"")
-        put(node, "a", batch(record(6)))
-        node.logs["a"].append(CONTROL_BATCH, b"")
+        node.logs["a"].append(memory.CONTROL_BATCH, b"")
+        put(node, "a", memory.batch(record(6)))
+        node.logs["a"].append(memory.CONTROL_BATCH, b"")
     del first.logs["a"].entries[2]
     own = job(OTHER, coalesce_below_bytes=None)
     (outcome,) = copy(first, copies, whole("a", 8), own=own, other=other)
     assert (outcome.error, outcome.skipped) == ("", {"control": 2, "compaction_gap": 1})
     for node in (first, other):
-        put(node, "a", batch(*map(record, range(8, 12))))
+        put(node, "a", memory.batch(*map(record, range(8, 12))))
     with served(other=other, destination=copies):
         (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 12)], Clock())
     assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 4)
@@ -358,16 +329,16 @@ def test_checkpoints_that_are_lost_before_a_task_begins() -> None:
     source, copies = filled((0, 5), (5, 10)), destination("a")
     with (
         served(source=source, destination=copies),
-        ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client,
+        ClusterClient(memory.DESTINATION, DestinationError, clock=Clock()) as client,
     ):
         for end in (2, 5):
             assert not copy_as_it_is(job(), [whole("a", end)], Clock())[0].error
         known = read_state(client).of("m")
         copies.logs[checkpoint.TOPIC].entries.clear()
-        lost = replace(whole("a", 10), source=OffsetRange(AT, 5, 10))
+        lost = replace(whole("a", 10), source=model.OffsetRange(memory.AT, 5, 10))
         assert not copy_as_it_is(job(), [lost], Clock())[0].error
         (end,) = {known.ends[home] for home in known.ends}
-        late = replace(lost, checkpoint=known.checkpoints[AT], checkpoint_position=end)
+        late = replace(lost, checkpoint=known.checkpoints[memory.AT], checkpoint_position=end)
         (outcome,) = copy_as_it_is(job(), [late], Clock())
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [one.value for one in copies.logs["a"].committed()]
@@ -380,7 +351,7 @@ def test_an_entry_of_before_hides_no_lost_checkpoint(appended: list[int]) -> Non
     source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
     for end in (5, 10, 15):
         if end > 10:  # another owner copies: the producer of the last copies tells nothing
-            copies.ids[own_id("m", AT)].producer_id = 77
+            copies.ids[own_id("m", memory.AT)].producer_id = 77
         known = [None, *checkpoints_of(copies)][-1]
         (outcome,) = copy(source, copies, replace(whole("a", end), checkpoint=known))
         assert not outcome.error
@@ -392,13 +363,13 @@ def test_an_entry_of_before_hides_no_lost_checkpoint(appended: list[int]) -> Non
     with (
         served(destination=copies),
         patch.object(ClusterClient, "first_offsets", lambda _, __, ends: dict.fromkeys(ends, 0)),
-        ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client,
+        ClusterClient(memory.DESTINATION, DestinationError, clock=Clock()) as client,
     ):
         snapshot = read_state(client).of("m")
-        assert snapshot.checkpoints[AT].next_offset == 10
+        assert snapshot.checkpoints[memory.AT].next_offset == 10
         finding = LostCheckpoints(client, "m", client.metadata(["a", ledger_topic.TOPIC]))
-        _, lost = finding.find({AT: AT}, snapshot)
-    assert {tp: record.entry.number for tp, record in lost.entries.items()} == {AT: 3}
+        _, lost = finding.find({memory.AT: memory.AT}, snapshot)
+    assert {tp: record.entry.number for tp, record in lost.entries.items()} == {memory.AT: 3}
 
 
 def test_a_batch_that_just_fits_is_not_compressed_again() -> None:

@@ -12,29 +12,16 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay_pipelines import model
 from relay_pipelines.copy import chunk
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger.offset_map import ChunkOffsets
 from relay_pipelines.ledger.offset_runs import OffsetRuns, RunEncoder
-from relay_pipelines.model import (
-    CopyRange,
-    OffsetRange,
-    OnRecordError,
-    RecordPolicy,
-    Side,
-    TopicPartition,
-)
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition, Exactness
 from relay_pipelines.offsets.translate import answers_to
 from relay_pipelines.offsets.translation import CopiedPartition, DestinationLog, Translation
-from relay_pipelines.protocol.batch import (
-    CRC_END,
-    HEADER,
-    HEADER_BYTES,
-    TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
-    BatchHeader,
-)
+from relay_pipelines.protocol import batch as wire
+from relay_pipelines.protocol.batch import HEADER, HEADER_BYTES, BatchHeader
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.records import AscendingOffsets, Builder, decode
 from tests.copying import copy_as_it_is
@@ -134,7 +121,7 @@ class Nasty:
         keys = [None if self.random.random() < 0.1 else b"k" for _ in kept]
         header, body = batch(span, kept, list(zip(keys, values, strict=True)), producer)
         if self.random.random() < 0.2:  # the broker's time, which a copy cannot keep as such
-            times = header.attributes | TIMESTAMP_TYPE_BIT
+            times = header.attributes | wire.TIMESTAMP_TYPE_BIT
             header, body = _checked(header._replace(attributes=times), body)
         self.source.logs[topic].append(header, body)
 
@@ -150,27 +137,25 @@ class Nasty:
                 left = [each for each in records if self.random.random() < 0.5]
                 if any(each.value.startswith(b"foreign") for each in records):
                     continue
-                cleaned, entry.body = batch(
-                    header.last_offset_delta + 1,
-                    [each.offset - header.base_offset for each in left],
-                    [(each.key, each.value) for each in left],
-                    header.producer_id,
-                )
+                kept = [each.offset - header.base_offset for each in left]
+                pairs = [(each.key, each.value) for each in left]
+                span = header.last_offset_delta + 1
+                cleaned, entry.body = batch(span, kept, pairs, header.producer_id)
                 entry.header = cleaned._replace(base_offset=header.base_offset, leader_epoch=0)
 
     def copy(self) -> None:
         """Copy what is new, in chunks of any size; keep some offsets only, or refuse some."""
         known = {each.source: each for each in checkpoints_of(self.destination)}
-        policy = RecordPolicy(on_record_error=OnRecordError.QUARANTINE)
+        policy = model.RecordPolicy(on_record_error=model.OnRecordError.QUARANTINE)
         ranges = []
         for topic in self.topics:
-            tp, to = TopicPartition(topic, 0), TopicPartition(self.to.get(topic, topic), 0)
+            tp, to = (model.TopicPartition(of, 0) for of in (topic, self.to.get(topic, topic)))
             end = self.source.logs[topic].end
             keeps = self.random.random() < 0.3
             some = tuple((at, at + 2) for at in range(0, end + 1, 3)) if keeps else ()
-            offsets = OffsetRange(tp, 0, end)
+            offsets = model.OffsetRange(tp, 0, end)
             how: Any = {"record_policy": policy, "requires_keys": self.random.random() < 0.5}
-            ranges.append(CopyRange(offsets, to, checkpoint=known.get(tp), kept=some, **how))
+            ranges.append(model.CopyRange(offsets, to, checkpoint=known.get(tp), kept=some, **how))
             self.destination.logs.setdefault(f"{to.topic}.quarantine", Log())
         options = {
             "chunk_bytes": self.random.choice([1, 400, 1 << 20, 1 << 20]),
@@ -221,7 +206,7 @@ class Nasty:
         logs = {at: DestinationLog(0, self.destination.logs[at.topic].stable_end) for at in places}
         return Translation(partitions, logs)
 
-    def ask(self, positions: Sequence[ConsumerPosition], to: Side) -> list[Answer]:
+    def ask(self, positions: Sequence[ConsumerPosition], to: model.Side) -> list[Answer]:
         interleaves, self.interleaves = self.interleaves, False
         with self.served(), ClusterClient(DESTINATION, DestinationError, clock=Clock()) as client:
             answers = answers_to(self.translation(), client, positions, to)
@@ -246,17 +231,17 @@ def batch(
         builder.append(offset, NOW, key, value, [])
     data = builder.build()
     header = BatchHeader._make(HEADER.unpack_from(data))
-    changed = {"producer_id": producer, "attributes": TRANSACTIONAL_BIT if producer >= 0 else 0}
-    return _checked(header._replace(last_offset_delta=span - 1, **changed), data[HEADER_BYTES:])
+    fields = {"producer_id": producer, "attributes": wire.TRANSACTIONAL_BIT if producer >= 0 else 0}
+    return _checked(header._replace(last_offset_delta=span - 1, **fields), data[HEADER_BYTES:])
 
 
 def _checked(header: BatchHeader, body: bytes) -> tuple[BatchHeader, bytes]:
-    covered = HEADER.pack(*header)[CRC_END:]
+    covered = HEADER.pack(*header)[wire.CRC_END :]
     return header._replace(crc=crc32c(body, crc32c(covered))), body
 
 
 def consumer(offset: int, topic: str = "a", group: str = "g") -> ConsumerPosition:
-    return ConsumerPosition(TopicPartition(topic, 0), offset, group)
+    return ConsumerPosition(model.TopicPartition(topic, 0), offset, group)
 
 
 YES_OR_NO = st.booleans()
@@ -264,9 +249,7 @@ YES_OR_NO = st.booleans()
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 30), interleaves=YES_OR_NO, renames=YES_OR_NO, cleans=YES_OR_NO)
-def test_every_position_both_ways(
-    *, seed: int, interleaves: bool, renames: bool, cleans: bool
-) -> None:
+def test_positions_both_ways(*, seed: int, interleaves: bool, renames: bool, cleans: bool) -> None:
     """Nothing is missed or read twice, also where others write; there and back is exact."""
     nasty = Nasty(seed, to={"a": "b"} if renames else {}, interleaves=interleaves)
     to = nasty.to.get("a", "a")
@@ -283,9 +266,9 @@ def test_every_position_both_ways(
     foreign = sorted(offset for value, offset in there.items() if value not in here)
     end = nasty.source.logs["a"].end
     asked = [consumer(offset) for offset in range(end + 1)]
-    answers = nasty.ask(asked, Side.DESTINATION)
+    answers = nasty.ask(asked, model.Side.DESTINATION)
     for position, found in zip(asked, answers, strict=True):
-        assert (found.exactness, found.to) == (Exactness.EXACT, TopicPartition(to, 0)), found
+        assert (found.exactness, found.to) == (Exactness.EXACT, model.TopicPartition(to, 0)), found
         assert found.offset is not None
         unread = {value for value in copies if here[value] >= position.offset}
         assert unread == {value for value in copies if there[value] >= found.offset}
@@ -299,8 +282,8 @@ def test_every_position_both_ways(
     if copies and not others:  # lag shows 0
         assert last.offset == nasty.destination.logs[to].stable_end
     back = [consumer(offset, to) for offset in range(nasty.destination.logs[to].stable_end + 1)]
-    at_source = nasty.ask(back, Side.SOURCE)
-    again = nasty.ask([consumer(found.offset or 0) for found in at_source], Side.DESTINATION)
+    at_source = nasty.ask(back, model.Side.SOURCE)
+    again = nasty.ask([consumer(found.offset or 0) for found in at_source], model.Side.DESTINATION)
     for position, found, there_again in zip(back, at_source, again, strict=True):
         assert found.exactness is Exactness.EXACT
         assert found.offset is not None
@@ -322,8 +305,8 @@ def test_without_a_map_nothing_is_missed(*, seed: int, interleaves: bool) -> Non
     asked = [consumer(offset) for offset in range(nasty.source.logs["a"].end + 1)]
     back = [consumer(offset) for offset in range(nasty.destination.logs["a"].stable_end + 1)]
     for positions, to, at, at_other in (
-        (asked, Side.DESTINATION, here, there),
-        (back, Side.SOURCE, there, here),
+        (asked, model.Side.DESTINATION, here, there),
+        (back, model.Side.SOURCE, there, here),
     ):
         for position, found in zip(positions, nasty.ask(positions, to), strict=True):
             assert found.offset is not None
@@ -346,12 +329,9 @@ def test_several_sources_in_one_partition(seed: int) -> None:
     here = {topic: nasty.at_source(topic) for topic in nasty.topics}
     copies = {topic: there.keys() & here[topic].keys() for topic in nasty.topics}
     ends = {topic: nasty.source.logs[topic].end for topic in nasty.topics}
-    asked = [
-        consumer(nasty.random.randint(0, end), topic, f"g{number}")
-        for number in range(20)
-        for topic, end in ends.items()
-    ]
-    answers = nasty.ask(asked, Side.DESTINATION)
+    groups = [(topic, end, f"g{n}") for n in range(20) for topic, end in ends.items()]
+    asked = [consumer(nasty.random.randint(0, end), topic, group) for topic, end, group in groups]
+    answers = nasty.ask(asked, model.Side.DESTINATION)
     for group in {each.group for each in asked}:
         of_group = [found for found in answers if found.position.group == group]
         (offset,) = {found.offset for found in of_group}
@@ -363,10 +343,10 @@ def test_several_sources_in_one_partition(seed: int) -> None:
             unread |= {each for each in copies[topic] if here[topic][each] >= position.offset}
         assert unread <= reads
         assert {found.rereads for found in of_group} == {len(reads - unread)}
-    (alone,) = nasty.ask(asked[:1], Side.DESTINATION)
+    (alone,) = nasty.ask(asked[:1], model.Side.DESTINATION)
     assert (alone.exactness is Exactness.CANNOT) == bool(copies["b"])
     back = [consumer(at, "all") for at in range(nasty.destination.logs["all"].stable_end + 1)]
-    for found in nasty.ask(back, Side.SOURCE):
+    for found in nasty.ask(back, model.Side.SOURCE):
         assert found.exactness is Exactness.EXACT
         assert found.to is not None
         assert found.offset is not None

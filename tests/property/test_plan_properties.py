@@ -64,9 +64,7 @@ def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions):
         elif topic_partition not in lost:
             assert position.begin == position.end_offset
     ends = {at: each.end for at, each in planned.items()}
-    after = [
-        replace(at, next_offset=ends.get(at.topic_partition, at.next_offset)) for at in positions
-    ]
+    after = [replace(p, next_offset=ends.get(p.topic_partition, p.next_offset)) for p in positions]
     assert plan_windows(after).windows == ()
 
 
@@ -106,10 +104,8 @@ def test_tasks_are_few_and_none_is_much_longer_than_its_share(ranges, slots):
 def waiting_ranges(draw: st.DrawFn) -> list[OffsetRange]:
     """Ranges of distinct topic-partitions, small enough to be cut record by record, in order."""
     found = draw(st.lists(topic_partitions, unique=True, max_size=8))
-    begins = {at: draw(offsets) for at in found}
-    return [
-        OffsetRange(at, begins[at], begins[at] + draw(st.integers(0, 60))) for at in sorted(found)
-    ]
+    low = {at: draw(offsets) for at in found}
+    return [OffsetRange(at, low[at], low[at] + draw(st.integers(0, 60))) for at in sorted(found)]
 
 
 sizes = st.dictionaries(topic_partitions, st.floats(0, 1000))
@@ -155,11 +151,8 @@ class Death(StrEnum):
     AFTER_REPORT = auto()
 
 
-rounds = st.tuples(
-    st.dictionaries(st.integers(0, 3), st.integers(1, 9), max_size=4),
-    st.booleans(),
-    st.none() | st.sampled_from(Death),
-)
+news = st.dictionaries(st.integers(0, 3), st.integers(1, 9), max_size=4)
+rounds = st.tuples(news, st.booleans(), st.none() | st.sampled_from(Death))
 
 
 @given(st.lists(rounds, max_size=12), limits)
@@ -217,15 +210,13 @@ def lists(names: list[str]) -> st.SearchStrategy[list[Acl]]:
     return st.lists(acl, max_size=8)
 
 
-def authorizes(
-    acls: list[Acl], principal: str, host: str, operation: Operation, topic: str
-) -> bool:
+def authorizes(acls: list[Acl], who: str, host: str, operation: Operation, topic: str) -> bool:
     """The answer of Kafka's StandardAuthorizer without allow.everyone.if.no.acl.found."""
     matching = [
         acl
         for acl in acls
         if (topic.startswith(acl.resource) if acl.prefixed else acl.resource in {topic, "*"})
-        and acl.principal in {principal, "User:*"}
+        and acl.principal in {who, "User:*"}
         and acl.host in {host, "*"}
     ]
     denied = {acl.operation for acl in matching if acl.permission is Permission.DENY}

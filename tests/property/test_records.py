@@ -14,31 +14,12 @@ from hypothesis import strategies as st
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.protocol import batch as wire
 from relay_pipelines.protocol import producer
 from relay_pipelines.protocol import records as records_module
-from relay_pipelines.protocol.batch import (
-    CRC_END,
-    HEADER,
-    HEADER_BYTES,
-    TIMESTAMP_TYPE_BIT,
-    BatchHeader,
-    SmallBatch,
-    split,
-    verify,
-)
-from relay_pipelines.protocol.records import (
-    AscendingOffsets,
-    BatchBuilder,
-    checked_records,
-    codec_of,
-    decode,
-    digest_of,
-    encode,
-    encode_all,
-)
+from relay_pipelines.protocol.records import AscendingOffsets, BatchBuilder, checked_records, decode
 
 Headers = list[tuple[str, bytes | None]]
-
 CODECS = range(5)
 codecs = st.sampled_from(CODECS)
 utf8_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
@@ -67,6 +48,8 @@ def seen(decoded: Any) -> Record:
 records = st.builds(Record, timestamps, payloads, payloads, record_headers)
 listed_headers = st.lists(st.tuples(utf8_names, header_values), max_size=4)
 utf8_records = st.builds(Record, timestamps, payloads, payloads, listed_headers)
+utf8_lists = st.lists(utf8_records, min_size=1, max_size=20)
+size_lists = st.lists(st.integers(0, 3000), min_size=1, max_size=40)
 
 
 def built(wanted: list[Record], codec: int, limit: int = 1 << 20) -> list[memoryview]:
@@ -85,8 +68,8 @@ def test_records_are_decoded_as_they_were_encoded(wanted: list[Record], codec: i
     """Null keys, tombstones, empty values, odd headers and timestamps survive every codec."""
     found: list[Record] = []
     for data in built(wanted, codec):
-        header = BatchHeader._make(HEADER.unpack_from(data))
-        assert codec_of(header) == codec
+        header = wire.BatchHeader._make(wire.HEADER.unpack_from(data))
+        assert records_module.codec_of(header) == codec
         decoded = list(decode(data))
         assert [each.offset for each in decoded] == list(range(header.records))
         found += map(seen, decoded)
@@ -98,7 +81,7 @@ def test_merging_takes_each_record_once(wanted: list[Record], codec: int, notes:
     """It goes on in the middle of a batch, also where the compiled codec cannot read a name."""
     found: list[Record] = []
     for data in built(wanted, codec):
-        (run,) = split(data)
+        (run,) = wire.split(data)
         merged, offsets = checked_records(run, run.records), AscendingOffsets(0)
         builder, unfitting = BatchBuilder(0, 1 << 20), None
         while True:
@@ -117,11 +100,7 @@ def test_merging_takes_each_record_once(wanted: list[Record], codec: int, notes:
     assert found == wanted
 
 
-@given(
-    st.lists(utf8_records, min_size=1, max_size=20),
-    codecs,
-    st.sampled_from([0, TIMESTAMP_TYPE_BIT]),
-)
+@given(utf8_lists, codecs, st.sampled_from([0, wire.TIMESTAMP_TYPE_BIT]))
 def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int) -> None:
     """The Python codec equals the compiled one in bytes and records, for all that both can hold."""
     with mock.patch("time.time", return_value=1e9):  # gzip has it in its header
@@ -150,30 +129,12 @@ def test_a_run_of_batches(wanted: list[list[Record]], codec: int) -> None:
             log += len(expected).to_bytes(8, "big") + data[8:]
             expected += [seen(record) for record in decode(data)]
     assert expected == [record for batch in wanted for record in batch]
-    found = [
-        record
-        for run in split(memoryview(bytes(log)), SmallBatch.below(1 << 20))
-        for record in checked_records(run, 1 << 30)
-    ]
+    runs = wire.split(memoryview(bytes(log)), wire.SmallBatch.below(1 << 20))
+    found = [record for run in runs for record in checked_records(run, 1 << 30)]
     assert [(record.offset, seen(record)) for record in found] == list(enumerate(expected))
 
 
-@pytest.mark.parametrize("odd", [0, 1, 500, 999])
-def test_only_the_rest_of_a_batch_is_built_in_python(odd: int) -> None:
-    """A record with names that are not UTF-8 begins a batch, and the records after it share it."""
-    names = ["\udcff" if number == odd else "n" for number in range(1_000)]
-    wanted = [Record(1, None, b"%d" % number, [(name, b"")]) for number, name in enumerate(names)]
-    found = built(wanted, 0)
-    assert len(found) == (1 if odd == 0 else 2)
-    assert [seen(record) for data in found for record in decode(data)] == wanted
-
-
-@given(
-    st.lists(st.integers(0, 3000), min_size=1, max_size=40),
-    st.integers(),
-    codecs,
-    st.integers(300, 80_000),
-)
+@given(size_lists, st.integers(), codecs, st.integers(300, 80_000))
 def test_a_batch_of_several_records_keeps_within_its_limit(
     sizes: list[int], seed: int, codec: int, limit: int
 ) -> None:
@@ -184,18 +145,20 @@ def test_a_batch_of_several_records_keeps_within_its_limit(
         for size in sizes
     ]
     for data in built(wanted, codec, limit):
-        assert len(data) <= limit or BatchHeader._make(HEADER.unpack_from(data)).records == 1
+        assert (
+            len(data) <= limit or wire.BatchHeader._make(wire.HEADER.unpack_from(data)).records == 1
+        )
 
 
 @given(st.builds(Record, st.integers(0, 1 << 45), payloads, payloads, record_headers))
 def test_one_record_is_a_valid_batch(record: Record) -> None:
     """Uncompressed; the state of a transaction, which all who start anew read, is compressed."""
-    batch = encode(record.key, record.value, record.timestamp, record.headers)
-    verify(batch)
+    batch = records_module.encode(record.key, record.value, record.timestamp, record.headers)
+    wire.verify(batch)
     assert [seen(each) for each in decode(batch.data)] == [record]
     topics = [TopicPartition(f"orders-{number}", 0) for number in range(32)]
     state = [checkpoint.to_record(Checkpoint.initial("m", tp, tp, tp.partition)) for tp in topics]
-    (batch,) = encode_all(state)
+    (batch,) = records_module.encode_all(state)
     assert 5 * len(batch.data) < sum(len(key) + len(value) for key, value, _ in state)
     assert [(each.key, each.value, each.timestamp) for each in decode(batch.data)] == state
 
@@ -203,16 +166,16 @@ def test_one_record_is_a_valid_batch(record: Record) -> None:
 @given(st.lists(records, min_size=1, max_size=5), codecs, st.data())
 def test_bad_bytes_are_one_error(wanted: list[Record], codec: int, data: st.DataObject) -> None:
     """Records that do not decode despite a right CRC are a corrupt batch, never another error."""
-    broken = bytearray(built(wanted, codec)[0])
+    bad = bytearray(built(wanted, codec)[0])
     for _ in range(data.draw(st.integers(1, 4))):
-        broken[data.draw(st.integers(HEADER_BYTES, len(broken) - 1))] = data.draw(
+        bad[data.draw(st.integers(wire.HEADER_BYTES, len(bad) - 1))] = data.draw(
             st.integers(0, 255)
         )
-    del broken[data.draw(st.integers(HEADER_BYTES, len(broken))) :]
-    broken[8:12] = (len(broken) - 12).to_bytes(4, "big")
-    broken[17:21] = crc32c(broken[CRC_END:]).to_bytes(4, "big")
-    broken[0:8] = (77).to_bytes(8, "big")
-    error = refusal(memoryview(broken))
+    del bad[data.draw(st.integers(wire.HEADER_BYTES, len(bad))) :]
+    bad[8:12] = (len(bad) - 12).to_bytes(4, "big")
+    bad[17:21] = crc32c(bad[wire.CRC_END :]).to_bytes(4, "big")
+    bad[0:8] = (77).to_bytes(8, "big")
+    error = refusal(memoryview(bad))
     assert error is None or error.offset == 77
     assert "\n" not in str(error)
 
@@ -227,7 +190,7 @@ def refusal(data: memoryview) -> CorruptBatchError | None:
 
 
 def digest(record: Record) -> str:
-    return digest_of(record.timestamp, record.key, record.value, record.headers)
+    return records_module.digest_of(record.timestamp, record.key, record.value, record.headers)
 
 
 def test_digests_of_names_that_are_utf8_stay() -> None:
@@ -248,10 +211,7 @@ NEIGHBOURS = {
     "key": (Record(1, None, b"v", []), Record(1, b"", b"v", [])),
     "value": (Record(1, b"k", None, []), Record(1, b"k", b"", [])),
     "neighbours": (Record(1, b"ab", b"c", []), Record(1, b"a", b"bc", [])),
-    **{
-        name: (Record(1, b"k", b"v", one), Record(1, b"k", b"v", other))
-        for name, one, other in HEADERS
-    },
+    **{name: tuple(Record(1, b"k", b"v", each) for each in both) for name, *both in HEADERS},
     "timestamp": (Record(1, b"k", b"v", []), Record(2, b"k", b"v", [])),
     "no-timestamp": (Record(-1, b"k", b"v", []), Record(0, b"k", b"v", [])),
 }

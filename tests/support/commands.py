@@ -42,11 +42,8 @@ def relay_here(config: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def environment() -> dict[str, str]:
-    return {
-        key: value
-        for key, value in os.environ.items()
-        if key not in {"COLUMNS", "LINES", "NO_COLOR", "RELAY_CONFIG", "RELAY_CONFIG_YAML"}
-    }
+    changed = {"COLUMNS", "LINES", "NO_COLOR", "RELAY_CONFIG", "RELAY_CONFIG_YAML"}
+    return {key: value for key, value in os.environ.items() if key not in changed}
 
 
 def at(cluster: Cluster) -> dict[str, Any]:

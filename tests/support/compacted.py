@@ -6,26 +6,18 @@ import uuid
 from tests.copying import Mirror
 from tests.support.independent import CREATE_TIME, Record, read, until
 
-COMPACTED = {
-    "cleanup.policy": "compact",
-    "segment.ms": "100",
-    "min.cleanable.dirty.ratio": "0.01",
-    "max.compaction.lag.ms": "100",
-    "delete.retention.ms": "3600000",
-}
+COMPACTED = {"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "100"}
+COMPACTED |= {"min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "3600000"}
 
 
 def keyed(count: int, size: int, keys: int = 1000, first: int = 0) -> list[Record]:
     """Records of which the cleaner keeps the last per key."""
-    return [
-        Record(
-            f"k{n % keys}".encode(),
-            f"{n:06d}".encode().ljust(size, b"."),
-            (),
-            (CREATE_TIME, 1_700_000_000_000 + n),
-        )
-        for n in range(first, first + count)
-    ]
+
+    def record(n: int) -> Record:
+        value = f"{n:06d}".encode().ljust(size, b".")
+        return Record(f"k{n % keys}".encode(), value, (), (CREATE_TIME, 1_700_000_000_000 + n))
+
+    return list(map(record, range(first, first + count)))
 
 
 def roll(mirror: Mirror) -> None:

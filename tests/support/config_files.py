@@ -28,13 +28,8 @@ SIDES = {
 
 NODE_PATH = "mirrors.orders.source.nodes[0]"
 SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "relay", "password": "p"}
-TOKEN = {
-    "protocol": "SASL_SSL",
-    "mechanism": "OAUTHBEARER",
-    "token_endpoint": "https://login.example.com/token",
-    "client_id": "relay",
-    "client_secret": "s",
-}
+TOKEN = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "client_id": "relay"}
+TOKEN |= {"token_endpoint": "https://login.example.com/token", "client_secret": "s"}
 KERBEROS = {"protocol": "SASL_SSL", "mechanism": "GSSAPI"}
 PROVIDER = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token_provider": "tokens:signed"}
 
@@ -52,16 +47,14 @@ def changed(changes: dict[str, Any]) -> str:
     return yaml.safe_dump(tree)
 
 
-def refusal(path: Path, environment: dict[str, str] | None = None) -> str:
+def refusal(path: Path, variables: dict[str, str] | None = None) -> str:
     """Return the message with which the file is refused, without the line number of a value."""
-    return re.sub(
-        rf"^{re.escape(str(path))}:\d+: ", f"{path}: ", numbered_refusal(path, environment)
-    )
+    return re.sub(rf"^{re.escape(str(path))}:\d+: ", f"{path}: ", located(path, variables))
 
 
-def numbered_refusal(path: Path, environment: dict[str, str] | None = None) -> str:
+def located(path: Path, variables: dict[str, str] | None = None) -> str:
     """Return the message with which the file is refused, as wrong usage."""
     with pytest.raises(ConfigError) as caught:
-        load(path, environment or {})
+        load(path, variables or {})
     assert caught.value.exit_code == 2
     return str(caught.value)

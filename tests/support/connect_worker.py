@@ -20,6 +20,7 @@ _OPTIONS = (
     *("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
     "-Dorg.apache.logging.log4j.level=INFO",  # without a file of its own, log4j says errors alone
 )
+_SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
 _TEXT = "org.apache.kafka.connect.storage.StringConverter"
 
 
@@ -36,13 +37,8 @@ class SinkWorker(LocalProcess):
             "listeners": f"http://127.0.0.1:{port}",
             "consumer.isolation.level": "read_committed",
         }
-        sink = {
-            "name": name,
-            "connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector",
-            "tasks.max": "1",
-            "topics": topic,
-            "file": str(file),
-        }
+        sink = {"name": name, "connector.class": _SINK, "tasks.max": "1"}
+        sink |= {"topics": topic, "file": str(file)}
         files = [folder / f"{cluster.name}-{kind}.properties" for kind in ("worker", "sink")]
         for path, properties in zip(files, (worker, sink), strict=True):
             path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))

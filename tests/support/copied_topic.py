@@ -44,13 +44,8 @@ class Copied:
     def settings(self, on_data_loss: str = "fail") -> dict[str, Any]:
         """Return the mirror as relay.yaml has it."""
         to = self.to.topic if self.to.partition == 0 else f"{self.to.topic}:{self.to.partition}"
-        return commands.mirror(
-            self.source,
-            self.destination,
-            self.topic,
-            topics={"rename": {self.topic: to}},
-            on_data_loss=on_data_loss,
-        )
+        more: Any = {"topics": {"rename": {self.topic: to}}, "on_data_loss": on_data_loss}
+        return commands.mirror(self.source, self.destination, self.topic, **more)
 
     def mirror(self, on_data_loss: str = "fail") -> Mirror:
         return Mirror.model_validate(self.settings(on_data_loss))

@@ -4,37 +4,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from relay_pipelines import model
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.model import (
-    Checkpoint,
-    Cluster,
-    CopyJob,
-    CopyOptions,
-    CopyRange,
-    OffsetRange,
-    RecordPolicy,
-    TopicPartition,
-)
 from relay_pipelines.protocol.batch import HEADER_BYTES, Batch, BatchHeader
 from relay_pipelines.protocol.records import BatchBuilder, Record
 from tests.copying import copy_as_it_is
 from tests.support.fake_cluster import FakeCluster, put, served
-from tests.support.filled import Clock
+from tests.support.filled import AT_ONCE, Clock, checkpoints_of
 
 SOURCE, OTHER, DESTINATION = (
-    Cluster(name, ("fake:1",)) for name in ("source", "other", "destination")
+    model.Cluster(name, ("fake:1",)) for name in ("source", "other", "destination")
 )
-
-OPTIONS = CopyOptions(
-    fetch_max_bytes=1500,
-    coalesce_below_bytes=0,
-    backoff_min_ms=0,
-    backoff_max_ms=0,
-    give_up_after_ms=2_000,
-)
-
+OPTIONS = replace(AT_ONCE, fetch_max_bytes=1500, give_up_after_ms=2_000)
 NOW = 1_700_000_000_000
-AT = TopicPartition("a", 0)
+AT = model.TopicPartition("a", 0)
 
 
 def record(
@@ -69,19 +52,18 @@ def destination(*topics: str) -> FakeCluster:
     return FakeCluster(*topics, checkpoint.TOPIC, ledger_topic.TOPIC)
 
 
-def job(*others: Cluster, **options: Any) -> CopyJob:
+def job(*others: model.Cluster, **options: Any) -> model.CopyJob:
     own = replace(OPTIONS, **options)
-    return CopyJob("m", "run", SOURCE, DESTINATION, own, other_nodes=others, node_timeout_ms=1_000)
+    return model.CopyJob(
+        "m", "run", SOURCE, DESTINATION, own, other_nodes=others, node_timeout_ms=1_000
+    )
 
 
-def whole(topic: str, end: int, **record_policy: Any) -> CopyRange:
-    at = TopicPartition(topic, 0)
-    return CopyRange(OffsetRange(at, 0, end), at, record_policy=RecordPolicy(**record_policy))
-
-
-def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
-    found = cluster.logs[checkpoint.TOPIC].committed()
-    return [checkpoint.from_record(each.value) for each in found if b"/owner" not in each.key]
+def whole(topic: str, end: int, **record_policy: Any) -> model.CopyRange:
+    at = model.TopicPartition(topic, 0)
+    return model.CopyRange(
+        model.OffsetRange(at, 0, end), at, record_policy=model.RecordPolicy(**record_policy)
+    )
 
 
 CONTROL_BATCH = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, -1, 1)

@@ -35,12 +35,8 @@ def offset_ranges(ranges: Iterable[Range]) -> list[OffsetRange]:
 
 def offsets_in(ranges: Iterable[Range]) -> list[int]:
     """Read them one after the other, and return the offsets of the records."""
-    return [
-        offset
-        for each in ranges
-        for batch in read_range(each, ["offset"])
-        for offset in batch["offset"].to_pylist()
-    ]
+    batches = (batch for each in ranges for batch in read_range(each, ["offset"]))
+    return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
 
 class Query:
@@ -62,10 +58,8 @@ class Query:
             yield offset_ranges(self.ranges(start, end))
 
     def ranges(self, start: str, end: str) -> list[Range]:
-        found: Iterable[InputPartition] = self._reader.partitions(
-            json.loads(start), json.loads(end)
-        )
-        return [each for each in found if isinstance(each, Range)]
+        some: Iterable[InputPartition] = self._reader.partitions(json.loads(start), json.loads(end))
+        return [each for each in some if isinstance(each, Range)]
 
     def _latest(self, limit: Any) -> str:
         return json.dumps(self._reader.latestOffset(json.loads(self.kept), limit))

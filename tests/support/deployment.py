@@ -135,12 +135,8 @@ class Image:
         if self.installed and (_INSTALLS.search(step.text) or "class_archive" in step.text):
             self._link()
             return
-        subprocess.run(
-            ["/bin/sh", "-euc", self.path(step.text)],
-            cwd=self._folder,
-            env=self.variables,
-            check=True,
-        )
+        command = ["/bin/sh", "-euc", self.path(step.text)]
+        subprocess.run(command, cwd=self._folder, env=self.variables, check=True)
 
     def _link(self) -> None:
         target = self.root / "opt" / "relay"
@@ -163,11 +159,9 @@ class Compose:
     def __init__(self, image: Image, variables: Mapping[str, str]) -> None:
         self._image = image
         self._variables = variables
-        self.services: dict[str, Any] = {
-            name: service
-            for name, service in compose()["services"].items()
-            if service["image"].startswith(IMAGE)
-        }
+        every = compose()["services"].items()
+        own_image = {name: each for name, each in every if each["image"].startswith(IMAGE)}
+        self.services: dict[str, Any] = own_image
         published = ("3000", "4000", "9465", "15002")
         own = map(str, free_ports(len(published)))
         self._ports = dict(zip(published, own, strict=True))
@@ -270,20 +264,15 @@ class Compose:
         return [found, *arguments]
 
     def _interpolated(self, text: str) -> str:
-        return _VARIABLE.sub(
-            lambda match: self._variables.get(match["name"]) or match["default"] or "", text
-        )
+        return _VARIABLE.sub(lambda m: self._variables.get(m["name"]) or m["default"] or "", text)
 
     def _on_this_machine(self, text: str) -> str:
         text = self._image.path(text)
         for port, own in self._ports.items():
             text = re.sub(rf"\b{port}\b", own, text)
         names = "|".join([*self.services, "localhost", r"0\.0\.0\.0"])
-        return re.sub(
-            rf"(?<=sc://)({names})|(?<=host: )({names})|\b(localhost|0\.0\.0\.0)\b",
-            "127.0.0.1",
-            text,
-        )
+        pattern = rf"(?<=sc://)({names})|(?<=host: )({names})|\b(localhost|0\.0\.0\.0)\b"
+        return re.sub(pattern, "127.0.0.1", text)
 
 
 def compose() -> dict[str, Any]:

@@ -66,11 +66,9 @@ def blocks(*languages: str) -> list[Block]:
     found = []
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = path.read_text(encoding="utf-8")
-        for match in _FENCE.finditer(text):
-            if not languages or match["language"] in languages:
-                line = text.count("\n", 0, match.start()) + 1
+        for each in _FENCE.finditer(text):
+            if not languages or each["language"] in languages:
+                line = text.count("\n", 0, each.start()) + 1
                 page = str(path.relative_to(ROOT))
-                found.append(
-                    Block(page, line, match["language"], match["title"] or "", match["text"])
-                )
+                found.append(Block(page, line, each["language"], each["title"] or "", each["text"]))
     return found

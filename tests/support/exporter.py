@@ -24,10 +24,9 @@ class Process:
         self._err = config.with_suffix(".err")
         self.address = f"http://127.0.0.1:{port}"
         with self._err.open("w") as err:
+            own = ["exporter", "-p", str(port), "--every", "1s", *options]
             self.process = subprocess.Popen(
-                [RELAY, "-c", config, "exporter", "-p", str(port), "--every", "1s", *options],
-                stderr=err,
-                env=environment(),
+                [RELAY, "-c", config, *own], stderr=err, env=environment()
             )
 
     @property

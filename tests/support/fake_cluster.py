@@ -16,15 +16,8 @@ from unittest.mock import patch
 from kafka.protocol import admin, consumer, metadata, producer
 
 from relay_pipelines.ledger import checkpoint
+from relay_pipelines.protocol import batch as wire
 from relay_pipelines.protocol import idle_connections
-from relay_pipelines.protocol.batch import (
-    CONTROL_BIT,
-    HEADER,
-    HEADER_BYTES,
-    TRANSACTIONAL_BIT,
-    Batch,
-    BatchHeader,
-)
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import decode
 
@@ -44,13 +37,13 @@ _TIMEOUT_REQUESTS = 100
 class Entry:
     """A batch in a log, with the offset that the log gave it."""
 
-    header: BatchHeader
+    header: wire.BatchHeader
     body: bytes
 
     @property
     def data(self) -> bytes:
         """The bytes that a fetch returns."""
-        return HEADER.pack(*self.header) + self.body
+        return wire.HEADER.pack(*self.header) + self.body
 
 
 @dataclass
@@ -74,11 +67,11 @@ class Log:
         """The last stable offset."""
         return min(self.open_since.values(), default=self.end)
 
-    def append(self, header: BatchHeader, body: bytes) -> int:
+    def append(self, header: wire.BatchHeader, body: bytes) -> int:
         """Append a batch, and return its base offset."""
         base = self.end
         self.entries.append(Entry(header._replace(base_offset=base, leader_epoch=0), body))
-        if header.attributes & TRANSACTIONAL_BIT and not header.attributes & CONTROL_BIT:
+        if header.attributes & wire.TRANSACTIONAL_BIT and not header.attributes & wire.CONTROL_BIT:
             self.open_since.setdefault(header.producer_id, base)
         return base
 
@@ -87,9 +80,9 @@ class Log:
         first = self.open_since.pop(producer_id, None)
         if first is None:
             return
-        attributes = TRANSACTIONAL_BIT | CONTROL_BIT
-        marker = BatchHeader(
-            0, HEADER_BYTES - 12, 0, 2, 0, attributes, 0, 0, 0, producer_id, 0, -1, 1
+        bits = wire.TRANSACTIONAL_BIT | wire.CONTROL_BIT
+        marker = wire.BatchHeader(
+            0, wire.HEADER_BYTES - 12, 0, 2, 0, bits, 0, 0, 0, producer_id, 0, -1, 1
         )
         marker_offset = self.append(marker, b"")
         if not commit:
@@ -185,7 +178,7 @@ class FakeCluster:
         where, name, handle = serve[api_key]
         request, response = (getattr(where, name + kind) for kind in ("Request", "Response"))
         asked = request.decode(frame, version=version, header=True, framed=True)
-        return bytes(_message(response, handle(asked)).encode(version=version))
+        return bytes(message(response, handle(asked)).encode(version=version))
 
     def _metadata(self, asked: Any) -> Fields:
         number, host, port = self.node
@@ -201,21 +194,13 @@ class FakeCluster:
         names = list(self.logs) if asked.topics is None else [one.name for one in asked.topics]
         unknown = self.deleted | set(names) - (self.logs.keys() if knows else set())
         errors = dict.fromkeys(self.hidden, _HIDDEN) | dict.fromkeys(unknown, _UNKNOWN_TOPIC)
-        topics = [
-            {
-                "error_code": errors.get(name, 0),
-                "name": name,
-                "topic_id": self.topic_ids.get(name),
-                "partitions": partitions(name),
-            }
-            for name in names
-        ]
-        return {
-            "brokers": [{"node_id": number, "host": host, "port": port}] * knows,
-            "topics": topics,
-            "cluster_id": self.cluster_id,
-            "controller_id": number if knows else -1,
-        }
+        topics = []
+        for name in names:
+            known = {"error_code": errors.get(name, 0), "topic_id": self.topic_ids.get(name)}
+            topics.append(known | {"name": name, "partitions": partitions(name)})
+        brokers = [{"node_id": number, "host": host, "port": port}] * knows
+        cluster = {"cluster_id": self.cluster_id, "controller_id": number if knows else -1}
+        return cluster | {"brokers": brokers, "topics": topics}
 
     def _coordinator(self, _asked: Any) -> Fields:
         return dict(zip(("node_id", "host", "port"), self.node, strict=True))
@@ -232,40 +217,28 @@ class FakeCluster:
                 offset = self.low_watermarks.get(name, 0)
             return {"partition_index": self.partition, "offset": offset, "leader_epoch": 0}
 
-        return {
-            "topics": [
-                {
-                    "name": one.name,
-                    "partitions": [answer(one.name, each) for each in one.partitions],
-                }
-                for one in asked.topics
-            ]
-        }
+        def answers(one: Any) -> Fields:
+            return {"name": one.name, "partitions": [answer(one.name, p) for p in one.partitions]}
+
+        return {"topics": list(map(answers, asked.topics))}
 
     def _epochs(self, asked: Any) -> Fields:
-        return {
-            "topics": [
-                {
-                    "topic": one.topic,
-                    "partitions": [{"leader_epoch": 0, "end_offset": self.logs[one.topic].end}],
-                }
-                for one in asked.topics
-            ]
-        }
+        def answer(one: Any) -> Fields:
+            end = {"leader_epoch": 0, "end_offset": self.logs[one.topic].end}
+            return {"topic": one.topic, "partitions": [end]}
+
+        return {"topics": list(map(answer, asked.topics))}
 
     def _configs(self, asked: Any) -> Fields:
         def described(topic: str) -> Fields:
             policy = "compact" if topic == "__relay_checkpoints" else self.cleanup_policy
             values = {"cleanup.policy": policy, **self.configs}
-            return {
-                "error_code": _HIDDEN if topic in self.without_configs else 0,
-                "resource_type": 2,
-                "resource_name": topic,
-                "configs": [
-                    {"name": name, "value": value, "config_source": 1}
-                    for name, value in values.items()
-                ],
-            }
+            configs = [
+                {"name": name, "value": value, "config_source": 1} for name, value in values.items()
+            ]
+            code = _HIDDEN if topic in self.without_configs else 0
+            found: Fields = {"resource_type": 2, "resource_name": topic, "configs": configs}
+            return found | {"error_code": code}
 
         return {"results": [described(one.resource_name) for one in asked.resources]}
 
@@ -372,7 +345,7 @@ class FakeCluster:
 
     def _append(self, transactional_id: str, name: str, data: bytes) -> tuple[int, int]:
         """Append a batch to a log, and return an error code and the base offset."""
-        header = BatchHeader._make(HEADER.unpack_from(data))
+        header = wire.BatchHeader._make(wire.HEADER.unpack_from(data))
         known = self.ids[transactional_id]
         fenced = (known.producer_id, known.epoch) != (header.producer_id, header.producer_epoch)
         errors = {
@@ -382,13 +355,13 @@ class FakeCluster:
             _INVALID_TXN_STATE: name not in known.topics,
         }
         error = next((code for code, holds in errors.items() if holds), 0)
-        return error, -1 if error else self.logs[name].append(header, data[HEADER_BYTES:])
+        return error, -1 if error else self.logs[name].append(header, data[wire.HEADER_BYTES :])
 
 
-def _message(kind: Any, fields: Fields) -> Any:
+def message(kind: Any, fields: Fields) -> Any:
     """Build a message, or a part of one; what is not given is 0, empty, or as its schema says."""
     parts = {
-        name: [_message(kind.fields[name].data_class, each) for each in value]
+        name: [message(kind.fields[name].data_class, each) for each in value]
         for name, value in fields.items()
         if kind.fields[name].is_struct_array()
     }
@@ -488,6 +461,19 @@ def served(
         yield
 
 
-def put(cluster: FakeCluster, topic: str, batch: Batch) -> None:
+@contextmanager
+def before(request: str, then: Callable[[FakeCluster, Any], None]) -> Iterator[None]:
+    """Do something before each request of a kind."""
+    answer = getattr(FakeCluster, request)
+
+    def answer_after(cluster: FakeCluster, asked: Any) -> Any:
+        then(cluster, asked)
+        return answer(cluster, asked)
+
+    with patch.object(FakeCluster, request, answer_after):
+        yield
+
+
+def put(cluster: FakeCluster, topic: str, batch: wire.Batch) -> None:
     """Append a batch without a transaction."""
-    cluster.logs[topic].append(batch.header, bytes(batch.data[HEADER_BYTES:]))
+    cluster.logs[topic].append(batch.header, bytes(batch.data[wire.HEADER_BYTES :]))

@@ -1,17 +1,18 @@
 """Fake clusters with records that all differ, a clock that does not wait, and chains of entries."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import Chain, verify_chains
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import Checkpoint, CopyOptions, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import BatchBuilder, Record
 from tests.support.fake_cluster import FakeCluster, put
 
 _PER_BATCH, _SIZE = 5, 120
 _STRANGER = 999
+AT_ONCE = CopyOptions(coalesce_below_bytes=0, backoff_min_ms=0, backoff_max_ms=0)
 _LOOK_SECONDS = 0.001
 _FIRST_MS = 1_700_000_000_000
 
@@ -35,9 +36,7 @@ def values(topic: str, count: int) -> list[bytes]:
     return [f"{topic}{number:04d}".encode().ljust(_SIZE, b".") for number in range(count)]
 
 
-def filled(
-    topics: Iterable[str], count: int, markers: Mapping[str, int] | None = None
-) -> FakeCluster:
+def filled(topics: Iterable[str], count: int, markers: dict[str, int] | None = None) -> FakeCluster:
     """A cluster with so many records in each topic, by fives; `markers`: before which records."""
     cluster = FakeCluster(*topics)
     for topic in cluster.logs:
@@ -57,6 +56,11 @@ def fill(cluster: FakeCluster, topic: str, some: list[bytes], marker: int = -1) 
         put(cluster, topic, builder.build())
 
 
+def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
+    found = cluster.logs[checkpoint.TOPIC].committed()
+    return [checkpoint.from_record(each.value) for each in found if b"/owner" not in each.key]
+
+
 def chains(destination: FakeCluster) -> dict[TopicPartition, Chain]:
     """Return what verification finds in the ledger."""
     home = TopicPartition(ledger_topic.TOPIC, 0)
@@ -64,9 +68,5 @@ def chains(destination: FakeCluster) -> dict[TopicPartition, Chain]:
         LedgerRecord(ledger_topic.from_record(record.value), record.value, home, record.offset)
         for record in destination.logs[ledger_topic.TOPIC].committed()
     ]
-    found = [
-        checkpoint.from_record(record.value)
-        for record in destination.logs[checkpoint.TOPIC].committed()
-        if not record.key.endswith(b"/owner")
-    ]
+    found = checkpoints_of(destination)
     return verify_chains(records, {one.source: one.ledger_head for one in found})

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from relay_pipelines.local_kafka import jars
 from relay_pipelines.local_kafka.local_process import LocalProcess
 from relay_pipelines.local_kafka.ports import free_ports
 from tests.chaos.harness import kill
+from tests.support.commands import ran
 from tests.support.independent import until
 from tests.support.old_kafka import LOG4J
 
@@ -83,13 +83,7 @@ class Hadoop:
 
     def run(self, main: str, *arguments: str) -> str:
         """Run a command, a class inside of `org.apache.hadoop`, and return what it prints."""
-        done = subprocess.run(
-            [*self._command(main, *_QUICK), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_START_SECONDS,
-        )
+        done = ran(*self._command(main, *_QUICK), *arguments, timeout=_START_SECONDS)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -109,11 +103,9 @@ class Hadoop:
 
     def containers(self, name: str) -> list[psutil.Process]:
         """Return the JVMs of containers whose command line has this word."""
-        return [
-            child
-            for child in psutil.Process(self._daemons["nodemanager"].pid).children(recursive=True)
-            if child.name() == "java" and any(name in word for word in child.cmdline())
-        ]
+        below = psutil.Process(self._daemons["nodemanager"].pid).children(recursive=True)
+        javas = (child for child in below if child.name() == "java")
+        return [child for child in javas if any(name in word for word in child.cmdline())]
 
     def close(self) -> None:
         """End all daemons and what is left of their containers."""

@@ -52,13 +52,7 @@ def read(cluster: Cluster, at: TopicPartition) -> list[Record]:
     for _, data in batches_of(cluster, at, 0, settled_end(cluster, at)):
         batch = DefaultRecordBatch(data)
         batch._buffer = _Buffer(data)
-        found += [
-            Record(
-                record.key,
-                record.value,
-                tuple(record.headers),
-                (record.timestamp_type + 1, record.timestamp),
-            )
-            for record in batch
-        ]
+        for each in batch:
+            time = each.timestamp_type + 1, each.timestamp
+            found.append(Record(each.key, each.value, tuple(each.headers), time))
     return found

@@ -49,11 +49,8 @@ def transactions(
     random, numbers = Random(seed), count(first)
 
     def write_some() -> list[bytes]:
-        records = [
-            each
-            for _ in range(random.randint(1, _MOST_RECORDS))
-            for each in numbered(1, first=next(numbers))
-        ]
+        some = [next(numbers) for _ in range(random.randint(1, _MOST_RECORDS))]
+        records = [each for number in some for each in numbered(1, first=number)]
         sender.begin_transaction()
         put(sender, at, records)
         flush(sender)
@@ -77,15 +74,11 @@ def process(
     calm: AbstractContextManager[object] | None = None,
 ) -> None:
     """Read as a member of a group until so many records are processed and committed, calmly."""
-    options = {
-        "isolation_level": "read_committed",
-        "auto_offset_reset": "earliest",
-        "session_timeout_ms": _SESSION_MS,
-    }
+    reads = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
     calm = calm or nullcontext()
     while least > 0:
         read: list[bytes] = []
-        with consumer(cluster, group, **options) as member:
+        with consumer(cluster, group, session_timeout_ms=_SESSION_MS, **reads) as member:
             # what was read before is read again from what is committed
             member.subscribe(list(topics), on_assign=lambda *_, read=read: read.clear())
             until(partial(_has_read, member, read, least), f"{least} records")

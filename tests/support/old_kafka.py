@@ -13,6 +13,7 @@ from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.model import Cluster
 
 _START_TIMEOUT_SECONDS = 60.0
+_ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 # the published dependencies leave the logging library out; this one has the classes of log4j 1,
 # which brokers before 4.0 name
 _LOGGING = "org.slf4j:slf4j-reload4j:1.7.36"
@@ -41,20 +42,10 @@ class OldKafka:
         )
         log4j = self.folder / "log4j.properties"
         log4j.write_text(LOG4J)
-        run = [
-            java.find().executable,
-            *JVM_OPTIONS,
-            f"-Dlog4j.configuration=file:{log4j}",
-            "-cp",
-            classpath,
-        ]
-        keeper = [
-            *run,
-            "-Dzookeeper.admin.enableServer=false",
-            "org.apache.zookeeper.server.ZooKeeperServerMain",
-            str(zookeeper_port),
-            str(self.folder / "zookeeper"),
-        ]
+        logs = f"-Dlog4j.configuration=file:{log4j}"
+        run = [java.find().executable, *JVM_OPTIONS, logs, "-cp", classpath]
+        keeper = [*run, "-Dzookeeper.admin.enableServer=false", _ZOOKEEPER]
+        keeper += [str(zookeeper_port), str(self.folder / "zookeeper")]
         # the broker waits for ZooKeeper by itself
         self._zookeeper = Broker(
             0, zookeeper_port, keeper, self.folder / "zookeeper.log", _START_TIMEOUT_SECONDS
@@ -64,13 +55,8 @@ class OldKafka:
             server = self.folder / f"server-{number}.properties"
             data = self.folder / f"data-{number}"
             server.write_text(render(_properties(number, port, zookeeper_port, data)))
-            broker = Broker(
-                number,
-                port,
-                [*run, "kafka.Kafka", str(server)],
-                self.folder / f"broker-{number}.log",
-                _START_TIMEOUT_SECONDS,
-            )
+            command, log = [*run, "kafka.Kafka", str(server)], self.folder / f"broker-{number}.log"
+            broker = Broker(number, port, command, log, _START_TIMEOUT_SECONDS)
             self.brokers += (broker,)
             broker.start()
         return self

@@ -9,13 +9,9 @@ from relay_pipelines.run.run_plan import RunPlan, plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from tests.support.config_files import SIDES
 
-MIRROR = Mirror.model_validate(
-    {
-        "source": {"nodes": [{"name": "one", "bootstrap_servers": ["a:1"]}]},
-        "destination": {"bootstrap_servers": ["b:1"]},
-    }
-)
+MIRROR = Mirror.model_validate(SIDES)
 
 
 def plan_of(

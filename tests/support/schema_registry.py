@@ -74,15 +74,11 @@ class FakeRegistry:
                 return 200, {**said, **found.content}
             case ["schemas", "ids", number]:
                 context = _context(query.get("subject", ""))
-                stored = [
-                    each
-                    for name in self.subjects
-                    for each in self.subjects[name].values()
-                    if _context(name) == context and each.id == int(number)
-                ]
-                return (
-                    (200, stored[0].content) if stored else (404, _error(40403, "Schema not found"))
-                )
+                for name, versions in self.subjects.items():
+                    for each in versions.values() if _context(name) == context else ():
+                        if each.id == int(number):
+                            return 200, each.content
+                return 404, _error(40403, "Schema not found")
         return 404, None  # as a web server that has no such page
 
 

@@ -107,12 +107,8 @@ def _batches(data: bytes) -> Iterator[LogBatch]:
         body = data[at + _HEADER.size : end]
         records = () if attributes & _CODEC else tuple(_records(body, count))
         at = end
-        yield LogBatch(
-            *(base, epoch, attributes, last, first_ms, max_ms, tuple(producer)),
-            records=records,
-            count=count,
-            body=body,
-        )
+        place = base, epoch, attributes, last, first_ms, max_ms, tuple(producer)
+        yield LogBatch(*place, records=records, count=count, body=body)
 
 
 def _bytes_of(batch: LogBatch) -> bytes:

@@ -4,33 +4,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from relay_pipelines import model
 from relay_pipelines.copy import task
-from relay_pipelines.model import (
-    Cluster,
-    CopyJob,
-    CopyOptions,
-    CopyRange,
-    OffsetRange,
-    Outcome,
-    Status,
-    TopicPartition,
-)
+from relay_pipelines.model import Cluster, CopyOptions, CopyRange, Outcome, Status, TopicPartition
 from tests.support.fake_cluster import FakeCluster
-from tests.support.filled import Clock
+from tests.support.filled import AT_ONCE, Clock
 
 OWNER = "relay.m./1"
 TOPICS = "abcdefghij"
 RECORDS = 20
 SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("fake:2",))
 OTHER = Cluster("other", ("fake:3",))
-OPTIONS = CopyOptions(
-    chunk_bytes=6_000,
-    fetch_max_bytes=900,
-    coalesce_below_bytes=0,
-    backoff_min_ms=0,
-    backoff_max_ms=0,
-    give_up_after_ms=200,
-)
+OPTIONS = replace(AT_ONCE, chunk_bytes=6_000, fetch_max_bytes=900, give_up_after_ms=200)
 IMPATIENT = replace(OPTIONS, give_up_after_ms=300, chunk_bytes=1 << 20)
 
 
@@ -38,14 +23,14 @@ def ranges(
     topics: Iterable[str] = TOPICS, owner: str = OWNER, end: int = RECORDS, **changed: Any
 ) -> list[CopyRange]:
     places = [TopicPartition(topic, 0) for topic in topics]
-    return [CopyRange(OffsetRange(at, 0, end), at, owner=owner, **changed) for at in places]
+    return [CopyRange(model.OffsetRange(at, 0, end), at, owner=owner, **changed) for at in places]
 
 
 def copy(
     wanted: list[CopyRange], options: CopyOptions = IMPATIENT, clock: Any = None, **job: Any
 ) -> dict[str, Outcome]:
     """Copy in one task; `job` may have other nodes. Return the outcomes by topic."""
-    made = CopyJob("m", "run", job.pop("node", SOURCE), DESTINATION, options, **job)
+    made = model.CopyJob("m", "run", job.pop("node", SOURCE), DESTINATION, options, **job)
     found = list(task.copy_ranges(made, wanted, clock or Clock()))
     return {outcome.range.topic_partition.topic: outcome for outcome in found}
 

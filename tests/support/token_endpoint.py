@@ -35,11 +35,8 @@ class TokenEndpoint:
             given = base64.b64decode(authorization.removeprefix("Basic ")).decode()
             return 401, {"error": "invalid_client", "error_description": f"unknown\nclient {given}"}
         self.issued.append(unsecured(self.subject, self.seconds))
-        return 200, {
-            "access_token": self.issued[-1],
-            "token_type": "Bearer",
-            "expires_in": self.seconds,
-        }
+        token = {"access_token": self.issued[-1], "token_type": "Bearer"}
+        return 200, token | {"expires_in": self.seconds}
 
 
 def unsecured(subject: str, seconds: float) -> str:

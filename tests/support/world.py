@@ -18,20 +18,10 @@ from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from tests.copying import copy_as_it_is
-from tests.support.copies_in_memory import (
-    AT,
-    Clock,
-    batch,
-    checkpoints_of,
-    copy,
-    destination,
-    filled,
-    job,
-    record,
-    served,
-    whole,
-)
-from tests.support.fake_cluster import put
+from tests.support import copies_in_memory as memory
+from tests.support.copies_in_memory import AT, checkpoints_of, copy, destination, filled, job, whole
+from tests.support.fake_cluster import put, served
+from tests.support.filled import Clock
 from tests.support.findings import compared, unreadable
 
 BATCHES = ((0, 5), (5, 10), (10, 15), (15, 20))
@@ -86,15 +76,13 @@ class World:
 
     def write(self, number: int) -> None:
         """Write a record that is no copy."""
-        put(self.copies, "a", batch(record(number)))
+        put(self.copies, "a", memory.batch(memory.record(number)))
 
     def recount(self) -> Recount:
         """Count as a window of ten offsets does."""
-        ranges, to = [OffsetRange(AT, 0, 10)], self.mirror.destination_cluster
+        some, to = [OffsetRange(AT, 0, 10)], self.mirror.destination_cluster
         with self.answering():
-            (found,) = recount(
-                "m", ranges, to, self.mirror.copy_options, Clock(), 0
-            ).counted.values()
+            (found,) = recount("m", some, to, self.mirror.copy_options, Clock(), 0).counted.values()
         return found
 
     def recounted(self) -> Audit:

@@ -8,25 +8,25 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from dagster import DagsterInstance
 
 from relay_pipelines.definitions import build
 from relay_pipelines.orchestration import naming
+from tests.support.config_files import SIDES
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "alerts.py"
-RELAY = """
-mirrors:
-  m:
-    source: {nodes: [{name: a, bootstrap_servers: ["192.0.2.1:9092"]}]}
-    destination: {bootstrap_servers: ["192.0.2.2:9092"]}
-    topics: {allow: [orders]}
-"""
+
+
+def relay(name: str, *topics: str) -> str:
+    """Return a relay.yaml of one mirror."""
+    return yaml.safe_dump({"mirrors": {name: SIDES | {"topics": {"allow": list(topics)}}}})
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The example as Dagster loads it, next to a relay.yaml."""
-    (tmp_path / "relay.yaml").write_text(RELAY)
+    (tmp_path / "relay.yaml").write_text(relay("m", "orders"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RELAY_CONFIG", raising=False)
     spec = importlib.util.spec_from_file_location("alerts", EXAMPLE)
@@ -72,11 +72,9 @@ def test_a_failed_run(example: ModuleType, alerts: list[str], instance: DagsterI
     assert alerts == [f"run {result.run_id} of mirror_m failed: no source node answers"]
 
 
-def test_a_check_fails_and_passes_again(
-    example: ModuleType, alerts: list[str], instance: DagsterInstance
-):
+def test_a_check_that_recovers(example: ModuleType, alerts: list[str], instance: DagsterInstance):
     """A check that goes on failing is one alert, not one for each window."""
-    repository = example.defs().get_repository_def()
+    loaded = example.defs().get_repository_def()
     asset = naming.mirrored_asset("m", "orders")
     cursor = None
     for passed, why in [(True, ""), (False, "9 waiting"), (False, "10 waiting"), (True, "")]:
@@ -84,12 +82,9 @@ def test_a_check_fails_and_passes_again(
             asset_key=asset, check_name=naming.LAG_TARGET, passed=passed, description=why
         )
         instance.report_runless_asset_event(evaluation)
-        context = dg.build_sensor_context(
-            instance=instance, repository_def=repository, cursor=cursor
-        )
+        context = dg.build_sensor_context(instance=instance, repository_def=loaded, cursor=cursor)
         example.failed_checks(context)
         cursor = context.cursor
-
     name = "check lag_target of m/orders"
     assert alerts == [f"{name} fails (ERROR): 9 waiting", f"{name} passes again"]
 
@@ -103,17 +98,17 @@ def test_a_freshness_policy_is_for_topics_that_are_never_silent(tmp_path: Path):
     example: dict[str, Any] = {}
     exec(found[1], example)
     config = tmp_path / "relay.yaml"
-    config.write_text(RELAY.replace("  m:", "  orders:").replace("[orders]", "[payments, rare]"))
-    relay = build(config)
+    config.write_text(relay("orders", "payments", "rare"))
+    built = build(config)
     with pytest.warns(dg.PreviewWarning):
-        changed = example["with_freshness"](relay)
+        changed = example["with_freshness"](built)
 
     def policies(definitions: dg.Definitions) -> dict[str, Any]:
         graph = definitions.get_repository_def().asset_graph
         keys = graph.get_all_asset_keys()
         return {key.to_user_string(): graph.get(key).freshness_policy for key in keys}
 
-    assert set(policies(relay).values()) == {None}
+    assert set(policies(built).values()) == {None}
     stale = {key: policy for key, policy in policies(changed).items() if policy is not None}
     assert list(stale) == ["orders/payments"]
     assert changed.get_repository_def().has_job("mirror_orders")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer.core
@@ -15,7 +16,9 @@ from relay_pipelines.cli import inspect_commands, main
 from relay_pipelines.cli.app import app
 from relay_pipelines.errors import INTERRUPTED, LedgerLostError, together
 from relay_pipelines.model import TopicPartition
+from tests.support.commands import ran
 
+GROUP: Any = typer.main.get_command(app)
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 SLOW = ("pyspark", "pandas", "dagster", "pyarrow", "numpy", "kafka.admin", "aiokafka.client")
 AWAY = "bootstrap_servers: '127.0.0.1:1'"
@@ -25,31 +28,20 @@ UNREACHABLE = (
 )
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert re.findall(r"^  (\w+)  ", shown.partition("Commands:")[2], re.MULTILINE) == [
-        *("check", "nodes", "plan", "run", "status", "exporter", "ledger", "attest", "audit"),
-        *("replay", "offsets", "schemas", "move", "reset", "restore", "expectations", "acls"),
-        *("init", "spark", "convert", "demo", "ui"),
-    ]
-
-
-def test_every_command_is_documented() -> None:
+def test_every_command_is_listed_and_documented(capsys: pytest.CaptureFixture[str]) -> None:
     """Each has a section in docs/cli.md; the options are generated: docs/reference/commands.md."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
-    sections = re.findall(r"^## `(relay [^`]+)`$", PAGE.read_text(), re.MULTILINE)
-    assert sections == [f"relay {name}" for name in group.commands]
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out.partition("Commands:")[2]
+    sections = re.findall(r"^## `relay ([^`]+)`$", PAGE.read_text(), re.MULTILINE)
+    assert sections == list(GROUP.commands) == re.findall(r"^  (\w+)  ", shown, re.MULTILINE)
+    assert len(sections) == 22
 
 
 def test_a_default_is_shown_once() -> None:
     """`--help` shows it by itself, so the text of an option does not say it again."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
     twice = [
         f"relay {name} {option.opts[0]}: {option.help}"
-        for name, command in group.commands.items()
+        for name, command in GROUP.commands.items()
         for option in command.params
         if isinstance(option, typer.core.TyperOption)
         and re.search(r"\d", str(option.default))
@@ -72,9 +64,7 @@ BAD_USAGE = [
 
 
 @pytest.mark.parametrize(("arguments", "line"), BAD_USAGE, ids=[asked for asked, _ in BAD_USAGE])
-def test_bad_usage_is_one_line(
-    arguments: str, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_usage(arguments: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It names the problem and where to find help; the global options may stand anywhere."""
     assert main(arguments.split()) == 2
     assert re.fullmatch(f"error: {line}\n", (error := capsys.readouterr().err)), error
@@ -94,9 +84,7 @@ def test_the_environment_may_name_the_configuration_or_be_it(
         assert found == [named, "given.yaml"]
 
 
-def test_a_bug_and_ctrl_c_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bug_or_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """With exit codes 1 and 130; --debug shows the traceback of a bug."""
 
     def broken(*_: object, **__: object) -> int:
@@ -111,10 +99,7 @@ def test_a_bug_and_ctrl_c_are_one_line(
     assert main(["status", "--debug"]) == 1
     assert "in broken" in capsys.readouterr().err
 
-    def interrupted(*_: object, **__: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(inspect_commands, "plan", interrupted)
+    monkeypatch.setattr(inspect_commands, "plan", Mock(side_effect=KeyboardInterrupt))
     assert main(["plan"]) == INTERRUPTED
     assert capsys.readouterr().err == "error: interrupted\n"
 
@@ -126,17 +111,14 @@ def test_a_bug_and_ctrl_c_are_one_line(
         *((command, SLOW) for command in ("init", "check", "status", "run")),
     ],
 )
-def test_slow_packages_are_imported_late(
-    tmp_path: Path, arguments: str, slow: tuple[str, ...]
-) -> None:
+def test_slow_packages_come_late(tmp_path: Path, arguments: str, slow: tuple[str, ...]) -> None:
     """None before it has records to copy; and none ever imports the Kafka libraries' clients."""
     (tmp_path / "relay.yaml").write_text(UNREACHABLE)
     program = (
         "import sys; from relay_pipelines.cli import main; code = main(sys.argv[1:])\n"
         f"print('imported', *[name for name in {slow} if name in sys.modules])"
     )
-    command = [sys.executable, "-c", program, arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = ran(sys.executable, "-c", program, arguments, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "imported"
     assert "Traceback" not in done.stderr
 
@@ -149,8 +131,7 @@ def test_processes_of_their_own(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     to: dict[str, Any] = {"stdout": writer, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-c", PROGRAM, "--help"]
-    done = subprocess.run(command, cwd=tmp_path, text=True, check=False, **to)
+    done = ran(sys.executable, "-c", PROGRAM, "--help", cwd=tmp_path, capture_output=False, **to)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
     program = (
@@ -162,8 +143,7 @@ def test_processes_of_their_own(tmp_path: Path) -> None:
         " KafkaConnection.__name__, kafka.protocol.metadata.MetadataRequest.__name__,"
         " hasattr(kafka, 'other'))"
     )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = ran(sys.executable, "-c", program)
     names = "KafkaProducer AIOKafkaConsumer KafkaConnection MetadataRequest False\n"
     assert done.stdout == names, done.stderr
 
@@ -184,24 +164,15 @@ IS_FULL = "the output cannot be written: No space left on device; write to anoth
     ],
     ids=lambda value: value if " " in str(value) else None,
 )
-def test_what_cannot_be_written_is_one_line(
-    tmp_path: Path, command: str, code: int, error: str
-) -> None:
+def test_what_cannot_be_written(tmp_path: Path, command: str, code: int, error: str) -> None:
     """What, where, and what to do; nothing meant for stderr goes to stdout in its place."""
     (tmp_path / "taken").touch()
-    (tmp_path / "mm2.properties").write_text(
-        "clusters=a,b\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\n"
-        "a->b.enabled=true\na->b.topics=gr\u00f6\u00dfe\n",
-        encoding="utf-8",
-    )
-    done = subprocess.run(
-        ["sh", "-c", f"exec '{sys.executable}' -c '{PROGRAM}' {command}"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONIOENCODING": "ascii" if "mm2" in command else "utf-8"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    servers = "clusters=a,b\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\n"
+    flow = "a->b.enabled=true\na->b.topics=gr\u00f6\u00dfe\n"
+    (tmp_path / "mm2.properties").write_text(servers + flow, encoding="utf-8")
+    env = {**os.environ, "PYTHONIOENCODING": "ascii" if "mm2" in command else "utf-8"}
+    program = f"exec '{sys.executable}' -c '{PROGRAM}' {command}"
+    done = ran("sh", "-c", program, cwd=tmp_path, env=env)
     assert (done.returncode, done.stdout) == (code, "")
     expected = f"error: {error}\n" if error else ""
     assert re.fullmatch(expected, done.stderr), done.stderr

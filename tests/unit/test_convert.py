@@ -70,6 +70,7 @@ def sasl(cluster: str, mechanism: str, login: str) -> str:
 
 
 TWO = clusters("a", "b", flows="a->b")
+INTERNAL = r".*[\-\.]internal"
 
 
 def test_a_ring_of_flows_ends(converted: Convert, tmp_path: Path) -> None:
@@ -89,11 +90,7 @@ def test_a_ring_of_flows_ends(converted: Convert, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("excluded", "deny"),
-    [
-        ("", [r".*[\-\.]internal"]),
-        ("foo", ["foo", r".*[\-\.]internal"]),
-        ("[a-z&&[^b]]", [r".*[\-\.]internal"]),
-    ],
+    [("", [INTERNAL]), ("foo", ["foo", INTERNAL]), ("[a-z&&[^b]]", [INTERNAL])],
 )
 def test_topics_that_are_never_copied(converted: Convert, excluded: str, deny: list[str]) -> None:
     """An empty list excludes nothing, and MirrorMaker's own topics are excluded by all lists."""
@@ -110,9 +107,7 @@ def test_topics_that_are_never_copied(converted: Convert, excluded: str, deny: l
         ("com.example.Mine", "a_{topic}", "replication.policy.class: relay cannot load Java"),
     ],
 )
-def test_the_names_of_a_replication_policy(
-    converted: Convert, policy: str, rename: str | None, noted: str
-) -> None:
+def test_policies_of_names(converted: Convert, policy: str, rename: str | None, noted: str) -> None:
     text = f"{TWO}replication.policy.class={policy}\nreplication.policy.separator=_\n"
     tree, comments = converted(text)
     assert tree["mirrors"]["a-b"]["topics"].get("rename") == rename
@@ -170,9 +165,7 @@ def test_names_in_single_quotes(converted: Convert) -> None:
     assert 'pass"word' not in f"{tree} {comments}"
 
 
-def test_the_output_is_a_new_file_that_loads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_output_is_a_new_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that exists is never replaced."""
     given, written = tmp_path / "mm2.properties", tmp_path / "relay.yaml"
     given.write_text(TWO)
@@ -180,9 +173,7 @@ def test_the_output_is_a_new_file_that_loads(
     assert main(command) == 0
     assert load(written).mirror("a-b").nodes[0].bootstrap_servers == ("a:1",)
     assert main(command) == 2
-    assert capsys.readouterr().err == (
-        f"error: {written} exists; name another file, or remove it\n"
-    )
+    assert capsys.readouterr().err == f"error: {written} exists; name another file, or remove it\n"
 
 
 NOT_VALID = (

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 from relay_pipelines import errors
 from relay_pipelines.metrics import METRICS, PREFIX
 from relay_pipelines.page.held import State
+from tests.support.commands import ran
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -25,11 +25,8 @@ DASHBOARDS = {
     for path in sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 }
 LABELS = {PREFIX + metric.name: set(metric.labels) for metric in METRICS}
-LABELS |= {
-    f"{PREFIX}{metric.name}_bucket": {*metric.labels, "le"}
-    for metric in METRICS
-    if metric.kind == "histogram"
-}
+HISTOGRAMS = [metric for metric in METRICS if metric.kind == "histogram"]
+LABELS |= {f"{PREFIX}{metric.name}_bucket": {*metric.labels, "le"} for metric in HISTOGRAMS}
 SERIES = {"mirror": "m", "topic": "t", "source_topic": "t", "le": "+Inf"}
 """The values of labels that dashboards choose by their variables; others get one of all."""
 EVERY = {"state": ["healthy", "behind", "unavailable", "quarantined", *State]}
@@ -37,17 +34,13 @@ EVERY = {"state": ["healthy", "behind", "unavailable", "quarantined", *State]}
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    done = subprocess.run(
-        [ROOT / "scripts" / "promtool.sh"], capture_output=True, text=True, check=False, timeout=240
-    )
+    done = ran(ROOT / "scripts" / "promtool.sh", timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def run(promtool: str, *arguments: str | Path) -> None:
-    done = subprocess.run(
-        [promtool, *arguments], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = ran(promtool, *arguments, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -77,11 +70,8 @@ class TestAlerts:
     def test_each_fires_when_it_should(self, promtool: str) -> None:
         """Their unit tests expect each alert once, and once none."""
         run(promtool, "test", "rules", UNIT_TESTS)
-        cases = [
-            case
-            for test in yaml.safe_load(UNIT_TESTS.read_text())["tests"]
-            for case in test["alert_rule_test"]
-        ]
+        tests = yaml.safe_load(UNIT_TESTS.read_text())["tests"]
+        cases = [case for test in tests for case in test["alert_rule_test"]]
         alerts = {rule["alert"] for rule in RULES}
         assert {case["alertname"] for case in cases if case["exp_alerts"]} == alerts
         assert {case["alertname"] for case in cases if not case["exp_alerts"]} == alerts
@@ -182,8 +172,6 @@ class TestDashboards:
 def test_promtool_that_cannot_be_had_is_one_line(tmp_path: Path) -> None:
     """The line says what happened and what to do."""
     nowhere = {"PATH": os.environ["PATH"], "PROMTOOL": str(tmp_path / "none")}
-    done = subprocess.run(
-        [ROOT / "scripts" / "promtool.sh"], capture_output=True, text=True, check=False, env=nowhere
-    )
+    done = ran(ROOT / "scripts" / "promtool.sh", env=nowhere)
     assert done.returncode == 2
     assert re.fullmatch(r"error: PROMTOOL=.* is no program; name another one\n", done.stderr)

@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from relay_pipelines.dataframe import option_names, topic_options
+from relay_pipelines.dataframe import option_names, stream_offsets, topic_options
 from relay_pipelines.dataframe.data_source import KafkaRangeDataSource
 from relay_pipelines.dataframe.record_range import Range, split
-from relay_pipelines.dataframe.stream_offsets import (
-    StreamOffsets,
-    next_offsets,
-    refuse_losses,
-    refuse_other_topics,
-)
 from relay_pipelines.errors import ConfigError, DataLossError, UnsupportedError
 from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
@@ -26,8 +20,6 @@ from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 CLUSTER = Cluster("one", ("127.0.0.1:1",))
 NEWER = "^the checkpoint folder of the query was written by a newer relay_pipelines than this one"
 FOREIGN = "^the checkpoint folder of the query has no offsets of a stream of the format relay"
-
-
 Offsets = dict[TopicPartition, int]
 
 
@@ -49,11 +41,9 @@ def offsets(**named: int) -> Offsets:
     ],
     ids=["all", "in proportion", "few", "one is done", "a new one", "ends before", "none"],
 )
-def test_where_a_micro_batch_ends(
-    begins: Offsets, ends: Offsets, limit: int | None, found: Offsets
-) -> None:
+def test_micro_batches(begins: Offsets, ends: Offsets, limit: int | None, found: Offsets) -> None:
     """It keeps to the limit, goes on while anything is left, and never goes back."""
-    assert next_offsets(begins, ends, limit) == found
+    assert stream_offsets.next_offsets(begins, ends, limit) == found
 
 
 @pytest.mark.parametrize(
@@ -67,23 +57,21 @@ def test_where_a_micro_batch_ends(
 def test_a_stream_refuses_to_skip_records(read: dict[TopicPartition, int], line: str) -> None:
     """It stops instead of guessing; what is still there may be read to the end."""
     low, ends = offsets(t0=5, t1=0), offsets(t0=9, t1=7)
-    refuse_losses(offsets(t0=5, t1=7), low, ends)
+    stream_offsets.refuse_losses(offsets(t0=5, t1=7), low, ends)
     with pytest.raises(DataLossError, match=line):
-        refuse_losses(read, low, ends)
+        stream_offsets.refuse_losses(read, low, ends)
 
 
 def test_what_a_checkpoint_of_a_stream_keeps() -> None:
     """Topics that were created again are refused; its text does not depend on order."""
-    refuse_other_topics({"t": "a", "u": "", "v": "b"}, {"t": "a", "u": "c", "v": ""})
-    with pytest.raises(
-        DataLossError, match=r"^topic t was created again since the stream has read"
-    ):
-        refuse_other_topics({"s": "a", "t": "a"}, {"s": "a", "t": "b"})
+    stream_offsets.refuse_other_topics({"t": "a", "u": "", "v": "b"}, {"t": "a", "u": "c", "v": ""})
+    with pytest.raises(DataLossError, match=r"^topic t was created again since the stream has "):
+        stream_offsets.refuse_other_topics({"s": "a", "t": "a"}, {"s": "a", "t": "b"})
     begin, following = offsets(t10=1, t2=0, u0=7), offsets(u0=9, t2=5, t10=1)
-    kept = StreamOffsets(begin, following, {"t": "a", "u": ""})
+    kept = stream_offsets.StreamOffsets(begin, following, {"t": "a", "u": ""})
     text = json.dumps(kept.as_json())
-    assert StreamOffsets.from_json(json.loads(text)) == kept
-    assert text == json.dumps(StreamOffsets.from_json(json.loads(text)).as_json())
+    assert stream_offsets.StreamOffsets.from_json(json.loads(text)) == kept
+    assert text == json.dumps(stream_offsets.StreamOffsets.from_json(json.loads(text)).as_json())
     begins, nexts = {"2": 0, "10": 1}, {"2": 5, "10": 1}
     assert json.loads(text)["t"] == {"id": "a", "begin": begins, "next": nexts}
 
@@ -104,7 +92,7 @@ def test_what_a_checkpoint_of_a_stream_keeps() -> None:
 def test_offsets_that_another_program_or_version_has_kept(kept: Any, line: str) -> None:
     """One line says so; whatever they mean, the stream does not go on from them."""
     with pytest.raises(UnsupportedError, match=line):
-        StreamOffsets.from_json(kept)
+        stream_offsets.StreamOffsets.from_json(kept)
 
 
 @given(
@@ -179,10 +167,9 @@ def test_a_pattern_that_python_reads_otherwise(pattern: str) -> None:
     ],
 )
 def test_an_option_that_there_is_not(options: Mapping[str, str], line: str) -> None:
+    named = option_names.our_names(options)
     with pytest.raises(ConfigError, match=line.replace("?", r"\?")):
-        option_names.refuse_unknown(
-            option_names.our_names(options), option_names.BATCH_OPTIONS, "the format relay"
-        )
+        option_names.refuse_unknown(named, option_names.BATCH_OPTIONS, "the format relay")
 
 
 def test_options_have_two_names() -> None:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import alembic.util
 import dagster as dg
@@ -169,10 +170,7 @@ class TestNames:
 
 def test_loading_neither_asks_nor_writes(sample, tmp_path, monkeypatch):
     """A code location loads quickly while a broker is down; a missing file is one line."""
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("loading opened a connection")
-
+    refuse = Mock(side_effect=AssertionError("loading opened a connection"))
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     before = {path: path.stat().st_mtime_ns for path in sample.parent.rglob("*")}
@@ -184,13 +182,9 @@ def test_loading_neither_asks_nor_writes(sample, tmp_path, monkeypatch):
     assert str(caught.value) == f"{tmp_path}/none/relay.yaml does not exist; {remedy}"
 
 
-@pytest.mark.parametrize(
-    "catalog", [None, "{", "[]", '{"to-eu": null}'], ids=["missing", "cut off", "a list", "null"]
-)
-def test_loads_without_a_catalog(sample, catalog):
-    """Without a catalog, only the topics that relay.yaml names have assets."""
-    file = sample.parent / "var" / "relay" / "topics.json"
-    file.unlink() if catalog is None else file.write_text(catalog)
+def test_loads_without_a_catalog(sample):
+    """Then only the topics that relay.yaml names have assets."""
+    (sample.parent / "var" / "relay" / "topics.json").unlink()
     found = sorted(key.path[-1] for asset in copying(sample) for key in asset.keys)
     assert found == ["payments", "shop-orders", "shop.orders"]
 
@@ -238,9 +232,7 @@ def test_destinations_that_are_refused_take_no_mirror_away(sample, seen, rename)
     dg.Definitions.validate_loadable(build(sample))
 
 
-def test_a_tick_leaves_nothing_behind(
-    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ticks_leave_nothing(sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A code server makes an instance for each tick, for months, and imports no migrations."""
     build(sample)
 

@@ -7,17 +7,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from relay_pipelines.demo import proof
 from relay_pipelines.demo.dagster import RelayProcess, variables_for
 from relay_pipelines.demo.moving import Written, problems
-from relay_pipelines.demo.proof import (
-    Comparison,
-    Content,
-    Record,
-    Share,
-    compare,
-    compare_all,
-    shares,
-)
 from relay_pipelines.demo.reporter import comparison_table, shares_table
 from relay_pipelines.demo.shop import PARTITIONS, TRACE_ID, Event, Shop
 from relay_pipelines.errors import RelayError
@@ -28,15 +20,15 @@ AT = TopicPartition("orders.events", 0)
 CLEAN = {"lost": 0, "duplicates": 0, "foreign": 0, "changed": 0}
 
 
-def content(*records: tuple[bytes, bytes]) -> Content:
-    return [Record(offset, *record) for offset, record in enumerate(records)]
+def content(*records: tuple[bytes, bytes]) -> proof.Content:
+    return [proof.Record(offset, *record) for offset, record in enumerate(records)]
 
 
 A, B, C, D = ((name, b"content of " + name) for name in (b"a", b"b", b"c", b"d"))
 CHANGED_B = (b"b", b"another content")
 
 
-def differences(comparison: Comparison) -> dict[str, int]:
+def differences(comparison: proof.Comparison) -> dict[str, int]:
     return {name: getattr(comparison, name) for name in CLEAN}
 
 
@@ -54,7 +46,7 @@ DIFFERENCES = [
 
 @titled("destination, found", DIFFERENCES)
 def test_what_differs_is_counted(destination, found):
-    comparison = compare(AT, content(A, B, C), content(*destination))
+    comparison = proof.compare(AT, content(A, B, C), content(*destination))
     assert differences(comparison) == CLEAN | found
     assert not comparison.same_order
     assert not comparison.equal
@@ -64,16 +56,16 @@ def test_sides_are_compared_by_records():
     """The table names the difference, and fits into 80 columns."""
     sides = {AT: content(A, B)}, {AT: content(A, A)}
     row = ["orders.events-0", "2", "2", "1", "1", "0", "DIFFER"]
-    assert row in table(comparison_table(compare_all(*sides)))
-    source = [Record(0, *A), Record(7, *B), Record(9, *C)]
-    comparison = compare(AT, source, content(A, B, C))
+    assert row in table(comparison_table(proof.compare_all(*sides)))
+    source = [proof.Record(0, *A), proof.Record(7, *B), proof.Record(9, *C)]
+    comparison = proof.compare(AT, source, content(A, B, C))
     assert comparison.equal
     assert differences(comparison) == CLEAN
-    assert [found.lost for found in compare_all({AT: content(A, B)}, {})] == [2]
-    assert [found.foreign for found in compare_all({}, {AT: content(A, B)})] == [2]
+    assert [found.lost for found in proof.compare_all({AT: content(A, B)}, {})] == [2]
+    assert [found.foreign for found in proof.compare_all({}, {AT: content(A, B)})] == [2]
     # nodes are identical only with equal offsets
     assert content(A, B) == content(A, B)
-    assert content(A, B) != [Record(0, *A), Record(2, *B)]
+    assert content(A, B) != [proof.Record(0, *A), proof.Record(2, *B)]
 
 
 def shop(count: int = 5_000) -> list[Event]:
@@ -108,13 +100,8 @@ def entry(
     return LedgerEntry("shop", here, there, copied, 1, 1, 0, gap, "", 7, node, "", "run", 0)
 
 
-LEDGER = [
-    entry(OTHER, 0, 50, "b", records=20),
-    entry(ONE, 10, 30, "a"),
-    entry(ONE, 30, 40, "b"),
-    entry(ONE, 0, 10, "a"),
-    entry(ONE, 40, 41, "a"),
-]
+CHUNKS = (10, 30, "a"), (30, 40, "b"), (0, 10, "a"), (40, 41, "a")
+LEDGER = [entry(OTHER, 0, 50, "b", records=20), *(entry(ONE, *each) for each in CHUNKS)]
 
 
 def table(made: Table) -> list[list[str]]:
@@ -128,23 +115,20 @@ def table(made: Table) -> list[list[str]]:
 
 def test_consecutive_offsets_of_a_node_are_one_share_in_any_order_of_the_ledger():
     """A node that delivers again later has another share; the table gives each node's sum."""
-    assert shares(LEDGER) == [
-        Share(OffsetRange(ONE, 0, 30), "a", records=30, chunks=2),
-        Share(OffsetRange(ONE, 30, 40), "b", records=10, chunks=1),
-        Share(OffsetRange(ONE, 40, 41), "a", records=1, chunks=1),
-        Share(OffsetRange(OTHER, 0, 50), "b", records=20, chunks=1),
+    assert proof.shares(LEDGER) == [
+        proof.Share(OffsetRange(ONE, 0, 30), "a", records=30, chunks=2),
+        proof.Share(OffsetRange(ONE, 30, 40), "b", records=10, chunks=1),
+        proof.Share(OffsetRange(ONE, 40, 41), "a", records=1, chunks=1),
+        proof.Share(OffsetRange(OTHER, 0, 50), "b", records=20, chunks=1),
     ]
-    assert shares([]) == []
+    assert proof.shares([]) == []
     many = [entry(TopicPartition("orders.payments", 1), 0, 12_345_678, "upstream-b")]
-    lines = table(shares_table(shares([*LEDGER, *many])))
+    lines = table(shares_table(proof.shares([*LEDGER, *many])))
     assert ["orders.events-0", "a", "0", "30", "30", "2"] in lines
     assert ["b", "30", "40", "10", "1"] in lines
     assert ["orders.status-1", "b", "0", "50", "20", "1"] in lines
-    assert lines[-3:] == [
-        ["total", "a", "31", "3"],
-        ["total", "b", "30", "2"],
-        ["total", "upstream-b", "12,345,678", "1"],
-    ]
+    totals = "a 31 3", "b 30 2", "upstream-b 12,345,678 1"
+    assert lines[-3:] == [["total", *of_node.split()] for of_node in totals]
 
 
 A0, B1, A2 = Written("a", 0), Written("b", 1), Written("a", 2)

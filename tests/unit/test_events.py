@@ -11,22 +11,11 @@ import pytest
 import sqlalchemy
 from dagster import DagsterInstance
 from dagster._core.event_api import EventLogRecord
-from dagster._core.storage.event_log.schema import (
-    AssetCheckExecutionsTable,
-    AssetEventTagsTable,
-    AssetKeyTable,
-    DynamicPartitionsTable,
-    SqlEventLogStorageTable,
-)
+from dagster._core.storage.event_log import schema
 from dagster._serdes import deserialize_value
 
-from relay_pipelines.orchestration import event_deletion, event_store
-from relay_pipelines.orchestration.event_budget import (
-    EventBudget,
-    budgets,
-    events_of,
-    seconds_between_windows,
-)
+from relay_pipelines.orchestration import event_budget, event_deletion, event_store
+from relay_pipelines.orchestration.event_budget import EventBudget, budgets, events_of
 from relay_pipelines.orchestration.event_store import Event
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.settings import Settings, WindowSettings
@@ -116,7 +105,7 @@ def found_after(instance: DagsterInstance, body: Body) -> list[Any]:
     result = ran(instance, body)
     assert result.success
     events = rows(
-        *(instance, SqlEventLogStorageTable, "event", "dagster_event_type"),
+        *(instance, schema.SqlEventLogStorageTable, "event", "dagster_event_type"),
         *("step_key", "asset_key", "partition"),
     )
     (state,) = instance.get_asset_records([ORDERS])
@@ -125,13 +114,13 @@ def found_after(instance: DagsterInstance, body: Body) -> list[Any]:
     return [
         # of steps, and of events that pass through logs, only some storages have a row here
         [row for row in events if row["dagster_event_type"].startswith("ASSET_")],
-        rows(instance, AssetKeyTable, "asset_key", "last_materialization"),
+        rows(instance, schema.AssetKeyTable, "asset_key", "last_materialization"),
         rows(
-            *(instance, AssetCheckExecutionsTable, "asset_key", "check_name"),
+            *(instance, schema.AssetCheckExecutionsTable, "asset_key", "check_name"),
             *("partition", "execution_status", "evaluation_event"),
             "materialization_event_storage_id",
         ),
-        rows(instance, AssetEventTagsTable, "asset_key", "key", "value"),
+        rows(instance, schema.AssetEventTagsTable, "asset_key", "key", "value"),
         [line for line in log if "check" in line or "ecords" in line],
         known("event", dg.serialize_value(of_run)),
         state.asset_entry.last_event_storage_id is not None,
@@ -142,9 +131,7 @@ def found_after(instance: DagsterInstance, body: Body) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])
-def test_the_rows_are_those_of_dagster(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_as_of_dagster(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages, sensors and pruning find the same, whichever way the events came."""
     monkeypatch.setattr(event_store, "_IN_TRANSACTION", 2)
     with (
@@ -154,9 +141,7 @@ def test_the_rows_are_those_of_dagster(
         assert found_after(second, together) == found_after(first, one_by_one)
 
 
-def test_others_see_events_in_the_order_of_their_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_see_events_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dagster's automation goes on after the greatest id; in PostgreSQL others write meanwhile."""
     with closing(Postgres()) as server:
         first, second = (
@@ -167,7 +152,7 @@ def test_others_see_events_in_the_order_of_their_ids(
             states, seen = event_store._store_states, []
 
             def look(*arguments: Any) -> None:
-                events = rows(second, SqlEventLogStorageTable, "id", "dagster_event_type")
+                events = rows(second, schema.SqlEventLogStorageTable, "id", "dagster_event_type")
                 seen.append(sum(row["dagster_event_type"].startswith("ASSET_") for row in events))
                 states(*arguments)
 
@@ -176,9 +161,7 @@ def test_others_see_events_in_the_order_of_their_ids(
     assert seen == [len(BATCHES[0]), sum(map(len, BATCHES))], "they are there before the states"
 
 
-def test_a_topic_is_stored_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_is_stored_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others write between the transactions of a window; each topic has its check in its own."""
     monkeypatch.setattr(event_store, "_IN_TRANSACTION", 2)
     topics = [dg.AssetKey(["m", f"topic{number}"]) for number in range(4)]
@@ -204,7 +187,7 @@ def test_a_topic_is_stored_whole_or_not_at_all(
     with instance_of("files", tmp_path / "dagster") as instance:
         assert ran(instance, breaks).success
         materializations = [bool(instance.get_materialized_partitions(topic)) for topic in topics]
-        evaluated = rows(instance, AssetCheckExecutionsTable, "asset_key")
+        evaluated = rows(instance, schema.AssetCheckExecutionsTable, "asset_key")
     assert materializations == [True, True, True, False]
     assert [row["asset_key"] for row in evaluated] == [key.to_string() for key in topics[:3]]
 
@@ -217,7 +200,7 @@ def test_keys_of_windows_come_and_go(kind: str, tmp_path: Path) -> None:
         instance.add_dynamic_partitions(names[1], ["w1", "w0"])
         for _ in range(2):
             event_store.add_key(instance, names, "w1")
-        keys = rows(instance, DynamicPartitionsTable, "partitions_def_name", "partition")
+        keys = rows(instance, schema.DynamicPartitionsTable, "partitions_def_name", "partition")
     expected = sorted([*((name, "w1") for name in names), (names[1], "w0")])
     assert sorted(tuple(key.values()) for key in keys) == expected
     seldom = dg.AssetKey(["m", "seldom"])
@@ -237,8 +220,8 @@ def test_keys_of_windows_come_and_go(kind: str, tmp_path: Path) -> None:
         event_deletion.delete_evaluations(instance, {"w1": [ORDERS, seldom], "w2": [ORDERS]})
         for window in ("w1", "w2"):
             event_deletion.delete_key(instance, names, window)
-        left = rows(instance, AssetCheckExecutionsTable, "asset_key", "partition")
-        keys = rows(instance, DynamicPartitionsTable, "partitions_def_name", "partition")
+        left = rows(instance, schema.AssetCheckExecutionsTable, "asset_key", "partition")
+        keys = rows(instance, schema.DynamicPartitionsTable, "partitions_def_name", "partition")
     assert left == [
         {"asset_key": seldom.to_string(), "partition": "w1"},
         {"asset_key": ORDERS.to_string(), "partition": "w3"},
@@ -307,8 +290,9 @@ def test_a_window_is_due_when_its_events_are_paid():
     budget.spend(1_000_000)
     assert budget.is_due()
     mirror, busy = settings(501).mirror("m"), lane("a", 250, 5)
-    assert seconds_between_windows(busy, mirror, None) == 5
-    assert seconds_between_windows(busy, mirror, 501) == 60 == events_of(busy, mirror) * 60 / 501
+    assert event_budget.seconds_between_windows(busy, mirror, None) == 5
+    found = event_budget.seconds_between_windows(busy, mirror, 501)
+    assert found == 60 == events_of(busy, mirror) * 60 / 501
 
 
 def test_checks_of_topics_are_events_of_a_window():

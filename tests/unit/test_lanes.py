@@ -20,7 +20,7 @@ def mirror(**changes: Any) -> Mirror:
     return Mirror.model_validate(SIDES | changes)
 
 
-def by_name(lanes: list[Lane]) -> dict[str, tuple[str, ...]]:
+def named(lanes: list[Lane]) -> dict[str, tuple[str, ...]]:
     return {lane.name: lane.topics for lane in lanes}
 
 
@@ -35,10 +35,8 @@ def numbered(count: int, first: int = 0) -> list[str]:
 
 
 CLASHES = ["a.b", "a-b", "b.b", "b-b"]
-BIG = {
-    "big": {"topics": ["big.*"], "window": {"max_records": 5}},
-    "rest": {"topics": ["x", ".*rest"]},
-}
+BIG = {"big": {"topics": ["big.*"], "window": {"max_records": 5}}}
+BIG |= {"rest": {"topics": ["x", ".*rest"]}}
 
 
 class TestLanes:
@@ -54,12 +52,8 @@ class TestLanes:
     def test_topics_go_to_the_first_lane_that_matches_their_whole_name(self):
         """Others go to main, which comes first; a lane without topics exists to discover them."""
         lanes = lanes_of("m", mirror(lanes=BIG), ["x", "xx", "big1", "bigrest", "my.big"])
-        assert by_name(lanes) == {
-            MAIN: ("my.big", "xx"),
-            "big": ("big1", "bigrest"),
-            "rest": ("x",),
-        }
-        assert by_name(lanes_of("m", mirror(lanes=BIG), [])) == {MAIN: (), "big": (), "rest": ()}
+        assert named(lanes) == {MAIN: ("my.big", "xx"), "big": ("big1", "bigrest"), "rest": ("x",)}
+        assert named(lanes_of("m", mirror(lanes=BIG), [])) == {MAIN: (), "big": (), "rest": ()}
         lanes = lanes_of("m", mirror(lanes=BIG, window={"max_records": 7}), [])
         assert [lane.window.max_records for lane in lanes] == [7, 5, 7]
 
@@ -70,9 +64,7 @@ class TestLanes:
         known = [*numbered(2_000), "a.b", "a-b", "big.a", "big-a"]
         lanes = lanes_of("m", mirror(lanes=BIG), known)
         assert [lane.name for lane in lanes] == [MAIN, "big", "rest"]
-        assert homes(lanes) == {
-            topic: "big" if topic.startswith("big") else MAIN for topic in known
-        }
+        assert homes(lanes) == {name: "big" if name.startswith("big") else MAIN for name in known}
 
 
 class TestOps:
@@ -100,12 +92,9 @@ class TestOps:
 
     def test_no_lane_has_the_name_of_an_op_of_another(self):
         """A lane may be called `main_2`, and a mirror, too."""
-        names = [
-            op
-            for name in ("m", "m__main", "m_2")
-            for lane in lanes_of(name, mirror(lanes={"main_2": {"topics": ["b.*"]}}), CLASHES)
-            for op, _ in ops("window", lane, mirror())
-        ]
+        found = mirror(lanes={"main_2": {"topics": ["b.*"]}})
+        lanes = [lane for of in ("m", "m__main", "m_2") for lane in lanes_of(of, found, CLASHES)]
+        names = [op for lane in lanes for op, _ in ops("window", lane, mirror())]
         assert len(names) == len(set(names)) == 12
 
 
@@ -123,9 +112,7 @@ class TestShares:
     def test_every_lane_is_copied_by_one_that_is_loaded(self, loaded, expected):
         """A planner can request only jobs that are loaded; no topic may have none, or two."""
         found = shares(lanes_of("m", mirror(lanes=BIG), ["a", "big.a", "big-a"]), loaded)
-        assert {
-            share.lane.name: [guest.name for guest in share.guests] for share in found
-        } == expected
+        assert {one.lane.name: [each.name for each in one.guests] for one in found} == expected
         for topic in ("a", "big.a", "big-a", "new", "big.new", "new.rest"):
             assert len([share for share in found if share.belongs(topic)]) == 1
 

@@ -7,22 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from relay_pipelines.api import Mirror as ApiMirror
 from relay_pipelines.cli import main
 from relay_pipelines.errors import PermissionDeniedError, RetentionPassedError
 from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.model import Cluster
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Spark
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
+from tests.support import commands
 from tests.support.copies_in_memory import AT, Clock
 from tests.support.fake_cluster import served
 from tests.support.world import World
 
+FAKE = Cluster("fake", ("fake:1",))
 SAYS = "destination (fake:1) answered DescribeConfigs of topic a with TOPIC_AUTHORIZATION_FAILED"
 
 
@@ -49,18 +51,9 @@ def test_status_says_that_a_topic_is_refused(
 ) -> None:
     """The table, JSON and the Python API; not that records are lost, which nobody can accept."""
     (seen,) = ApiMirror("m", refused.mirror, Session(Spark())).status()
-    assert (type(seen.loss), str(seen.loss).partition(": ")[2].partition(";")[0]) == (
-        PermissionDeniedError,
-        SAYS,
-    )
-    config = tmp_path / "relay.yaml"
-    fake = {"bootstrap_servers": "fake:1"}
-    section = {
-        "source": {"nodes": [{"name": "source", **fake}]},
-        "destination": fake,
-        "topics": {"allow": ["a"]},
-    }
-    config.write_text(yaml.safe_dump({"mirrors": {"m": section}}))
+    assert type(seen.loss) is PermissionDeniedError
+    assert str(seen.loss).partition(": ")[2].partition(";")[0] == SAYS
+    config = commands.configured(tmp_path, {"m": commands.mirror(FAKE, FAKE, "a", node="source")})
     assert main(["-c", str(config), "status", "--json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)["mirrors"]
     (topic,) = found["topics"]

@@ -2,6 +2,7 @@
 
 import re
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,9 @@ def users(**more: Any) -> dg.Definitions:
     def invoices(context: dg.AssetExecutionContext, kafka: Clusters) -> None:
         context.log.info("%s %s", context.partition_key, kafka)
 
-    return dg.Definitions(
-        assets=[invoices],
-        jobs=[dg.define_asset_job("invoicing", [invoices])],
-        resources={"kafka": Clusters(), "pyspark": Clusters()},
-        **more,
-    )
+    job = dg.define_asset_job("invoicing", [invoices])
+    both = {"kafka": Clusters(), "pyspark": Clusters()}
+    return dg.Definitions(assets=[invoices], jobs=[job], resources=both, **more)
 
 
 def executors(definitions: dg.Definitions) -> dict[str, str]:
@@ -69,11 +67,8 @@ def test_each_project_keeps_its_executor_and_its_resources(config, monkeypatch, 
     merged = dg.Definitions.merge(relay.definitions(config), own)
     dg.Definitions.validate_loadable(merged)
     ours = ("mirror_shop", "mirror_once", "backfill_by_date", "replay", "audit", "move")
-    assert executors(merged) == {
-        **dict.fromkeys((*ours, "sample_audit_shop"), "in_process"),
-        "invoicing": expected,
-        "__ASSET_JOB": expected,
-    }
+    in_process = dict.fromkeys((*ours, "sample_audit_shop"), "in_process")
+    assert executors(merged) == in_process | {"invoicing": expected, "__ASSET_JOB": expected}
     keys = {key for key in merged.resources or {} if key.startswith("relay")}
     assert keys == {"relay_kafka", "relay_spark"}
     graph = merged.get_repository_def().asset_graph
@@ -224,9 +219,7 @@ def test_assets_follow_windows(config):
     )
     def both() -> None: ...
 
-    definitions = dg.Definitions.merge(
-        relay.definitions(config), dg.Definitions(assets=[once, both])
-    )
+    merged = dg.Definitions.merge(relay.definitions(config), dg.Definitions(assets=[once, both]))
     cursor = None
     with dg.DagsterInstance.ephemeral() as instance:
 
@@ -239,7 +232,7 @@ def test_assets_follow_windows(config):
                 instance.add_dynamic_partitions(windows, [window])
                 event = dg.AssetMaterialization(relay.asset_key("shop", topic), partition=window)
                 instance.report_runless_asset_event(event)
-            found = dg.evaluate_automation_conditions(definitions, instance, cursor=cursor)
+            found = dg.evaluate_automation_conditions(merged, instance, cursor=cursor)
             cursor = found.cursor
             for asset in (once, both):
                 for key in found.get_requested_partitions(asset.key):
@@ -295,16 +288,13 @@ class TestComponent:
         """It writes a relay.yaml that loads, and a .gitignore, if there is none."""
         with create_defs_folder_sandbox() as sandbox:
             given = {"source": "a:9092,b:9092", "destination": "c:9092", "topics": "orders"}
-            path = sandbox.scaffold_component(
-                component_cls=relay.MirrorComponent, scaffold_params=given
-            )
+            scaffold = partial(sandbox.scaffold_component, component_cls=relay.MirrorComponent)
+            path = scaffold(scaffold_params=given)
             written = (path / "relay.yaml").read_text()
             (mirror,) = relay.load(path / "relay.yaml").values()
             assert mirror.settings.nodes[0].bootstrap_servers == ("a:9092", "b:9092")
             (path / "relay.yaml").write_text(f"# mine\n{written}")
-            again = sandbox.scaffold_component(
-                component_cls=relay.MirrorComponent, defs_path=path, scaffold_params=given
-            )
+            again = scaffold(defs_path=path, scaffold_params=given)
             assert (again / "relay.yaml").read_text().startswith("# mine")
         with create_defs_folder_sandbox() as sandbox:
             path = sandbox.scaffold_component(component_cls=relay.MirrorComponent)
@@ -320,12 +310,9 @@ class TestComponent:
         """It is scaffolded with a key prefix; without one, a line says so before Dagster does."""
         given = {"source": "192.0.2.1:9092", "destination": "192.0.2.3:9092", "topics": "orders"}
         with create_defs_folder_sandbox() as sandbox:
-            first, second = (
-                sandbox.scaffold_component(
-                    component_cls=relay.MirrorComponent, defs_path=name, scaffold_params=given
-                )
-                for name in ("shop", "shop-2")
-            )
+            scaffold = partial(sandbox.scaffold_component, component_cls=relay.MirrorComponent)
+            names = ("shop", "shop-2")
+            first, second = (scaffold(defs_path=name, scaffold_params=given) for name in names)
             assert "key_prefix" not in (first / "defs.yaml").read_text()
             written = yaml.safe_load((second / "defs.yaml").read_text())
             assert written["attributes"] == {"config": "relay.yaml", "key_prefix": ["shop_2"]}
@@ -337,7 +324,5 @@ class TestComponent:
             with pytest.raises(Exception, match="Error while building") as refused:  # noqa: SIM117
                 with sandbox.build_all_defs():
                     pass
-            line = (
-                r".*/shop(-2)?: .*/shop(-2)? has the same names, without a key_prefix; set key_pre"
-            )
+            line = r".*/shop(-2)?: .*/shop(-2)? has the same names, without a key_prefix; set key"
             assert re.match(line, str(refused.value.__cause__))

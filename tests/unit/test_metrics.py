@@ -123,9 +123,7 @@ def test_failures_count_on_the_side_that_caused_them(observer: MetricsObserver) 
     assert value(observer, "last_success_timestamp_seconds", mirror="m") is None
 
 
-def test_served_during_the_run_and_written_at_its_end(
-    observer: MetricsObserver, tmp_path: Path
-) -> None:
+def test_served_in_a_run_and_written_at_its_end(observer: MetricsObserver, tmp_path: Path) -> None:
     """Then there is the file, no temporary one; of its health, 503 says what is wrong."""
     address = "127.0.0.1:{}".format(*free_ports(1))
     textfile = tmp_path / "relay.prom"
@@ -155,9 +153,7 @@ def test_served_during_the_run_and_written_at_its_end(
         endpoint.close()
 
 
-def test_what_cannot_be_served_or_written_is_one_line(
-    observer: MetricsObserver, tmp_path: Path
-) -> None:
+def test_what_cannot_be_served_or_written(observer: MetricsObserver, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -185,6 +181,4 @@ def test_every_metric_is_exposed_under_its_name(observer: MetricsObserver) -> No
         family.name + ("_total" if family.type == "counter" else ""): family.type
         for family in observer.registry.collect()
     }
-    assert exposed == {
-        PREFIX + metric.name: metric.kind for metric in METRICS if "run" in metric.by
-    }
+    assert exposed == {PREFIX + each.name: each.kind for each in METRICS if "run" in each.by}

@@ -36,10 +36,7 @@ POSITIONS = (
 
 
 def look(**changes: Any) -> Look:
-    lags = {
-        at: PartitionLag(records, 7.0 if records else 0.0)
-        for at, records in lag_records(POSITIONS).items()
-    }
+    lags = {at: PartitionLag(n, 7.0 if n else 0.0) for at, n in lag_records(POSITIONS).items()}
     snapshot = snapshot_of("m", "one", {"orders": "orders", "urgent": "urgent"}, POSITIONS, MIRROR)
     return Look(replace(snapshot, **changes), lags, config_differences=0, taken_ms=60_000)
 

@@ -12,29 +12,15 @@ import pytest
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
-from relay_pipelines.move import cut, fence, inventory
+from relay_pipelines.move import cut, fence, inventory, rehearsal
 from relay_pipelines.move import move as moves
 from relay_pipelines.move.fence import acls_to_deny, passed
 from relay_pipelines.move.gates import Gate, GateState, fails, looked
-from relay_pipelines.move.inventory import (
-    GroupPosition,
-    Groups,
-    NodeLook,
-    SourceEnds,
-    Writers,
-    writers,
-)
+from relay_pipelines.move.inventory import GroupPosition, Groups, NodeLook, SourceEnds, Writers
 from relay_pipelines.move.jobs import check_result
 from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import UNKNOWN, CutPartition, Fence, MoveRecord, require
-from relay_pipelines.move.rehearsal import (
-    Rehearsal,
-    destination_gate,
-    group_gate,
-    not_ready,
-    source_group_gate,
-    writer_gate,
-)
+from relay_pipelines.move.rehearsal import Rehearsal, group_gate, not_ready, writer_gate
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
@@ -79,23 +65,18 @@ def stays(status: str, unread: int, *, fenced: bool = True) -> Gate:
     """Look at a group at the source; before the fence, what it has not read is only said."""
     active = replace(group(), group=ListedGroup("g", state=status), unread=unread)
     record = MoveRecord("m", ends={"a": {0: 9}} if fenced else {})
-    return source_group_gate(Groups([active]), record)
+    return rehearsal.source_group_gate(Groups([active]), record)
 
 
 def started(**more: Any) -> Gate:
     """Look at a group at the destination, where nobody may have started it."""
-    return destination_gate(Groups([group(**more)]))
+    return rehearsal.destination_gate(Groups([group(**more)]))
 
 
-UNREAD = "group g"
+UNREAD, BOUND = "group g", group(rereads=3, why="old")
 GROUPS = [  # title, the gate, whether it holds, what it says
     ("an exact answer", group_gate(Groups([group()])), True, ""),
-    (
-        "a bound",
-        group_gate(Groups([group(rereads=3, why="old")])),
-        True,
-        "re-reads at most 3 records of a-0",
-    ),
+    ("a bound", group_gate(Groups([BOUND])), True, "re-reads at most 3 records of a-0"),
     ("no answer", group_gate(Groups([group(None, why="it is lost")])), False, "a-0: it is lost"),
     ("nobody reads", stays("Empty", 3, fenced=False), True, ""),
     ("somebody reads, before the fence", stays("Stable", 3, fenced=False), True, UNREAD),
@@ -149,8 +130,8 @@ def test_a_producer_with_old_timestamps_is_known_by_what_it_has_written() -> Non
         patch.object(inventory, "active_producers", return_value=told),
         patch.object(inventory, "transactional_ids", return_value={}),
     ):
-        assert writers(client, [AT], 5_000, before).recent == {AT: told[0][AT][:1]}
-        assert writers(client, [AT]).recent == told[0]
+        assert inventory.writers(client, [AT], 5_000, before).recent == {AT: told[0][AT][:1]}
+        assert inventory.writers(client, [AT]).recent == told[0]
 
 
 @pytest.mark.parametrize(("code", "kind"), [(29, PermissionDeniedError), (6, SourceError)])
@@ -206,33 +187,27 @@ def test_a_rehearsal_and_a_cut_in_lines() -> None:
     """The cut without the source says what is missing, or that nobody knows."""
     groups = Groups([group(), group(rereads=380, why="x")])
     found = Rehearsal(MoveRecord("m"), ["a"], [AT], 500, [], {}, groups)
-    assert found.summary == (
-        "now: 1 group exact, 1 re-read at most 380 records, 500 offsets to copy"
-    )
+    assert found.summary == "now: 1 group exact, 1 re-read at most 380 records, 500 offsets to copy"
     known = CutPartition(AT, 7, 3, TO, 9, 2, "ff")
     record = MoveRecord("m", cut=(known, replace(known, missing=UNKNOWN)), is_without_source=True)
     (line,) = cut.lines(record)
     assert "3 offsets seen at the source are not here; of 1 it is unknown" in line
     texts = [finding.text for finding in cut.findings(record)]
-    assert texts == [
-        "3 offsets from 7 on are not copied",
-        "copied up to offset 7; what came after is unknown",
-    ]
+    unknown = "copied up to offset 7; what came after is unknown"
+    assert texts == ["3 offsets from 7 on are not copied", unknown]
 
 
 @pytest.mark.parametrize(
-    ("gate", "passed", "is_warning", "description"),
+    ("gate", "passed", "warns", "description"),
     [
         (Gate("x", "3 topics"), True, False, "3 topics"),
         (Gate("x", "", [fails("", "no", "do it")]), False, False, "no; do it"),
         (Gate("x", is_seen=False), False, True, "could not be looked at; its look failed"),
     ],
 )
-def test_a_gate_is_a_check(
-    gate: Gate, passed: object, is_warning: object, description: str
-) -> None:
+def test_a_gate_is_a_check(gate: Gate, passed: object, warns: object, description: str) -> None:
     found = check_result(gate)
-    assert (found.passed, found.severity is dg.AssetCheckSeverity.WARN) == (passed, is_warning)
+    assert (found.passed, found.severity is dg.AssetCheckSeverity.WARN) == (passed, warns)
     assert found.description.startswith(description)
 
 

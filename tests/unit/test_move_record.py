@@ -11,15 +11,8 @@ from relay_pipelines.json_codec import to_json
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import is_way_back
 from relay_pipelines.model import Acl, Checkpoint, Operation, Permission, TopicPartition
-from relay_pipelines.move.record import (
-    CutPartition,
-    Fence,
-    MoveRecord,
-    WayBack,
-    by_topic,
-    next_state,
-    require,
-)
+from relay_pipelines.move import record as move_record
+from relay_pipelines.move.record import CutPartition, Fence, MoveRecord, WayBack, require
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.move.way_back_mirror import name_of, reversed_mirror
@@ -56,9 +49,9 @@ def test_a_move_keeps_its_topics_and_its_time() -> None:
         require(record, Action.CUT, ("a",))
     require(replace(record, state=State.BACK), Action.FENCE, ("c",))
     assert {s for s in State if MoveRecord("m", state=s).is_under_way} <= ALLOWED[Action.BACK]
-    record = next_state(MoveRecord("m"), State.FENCING, 5)
-    assert next_state(record, State.FENCING, 9).state_since_ms == 5
-    assert next_state(record, State.FENCED, 9).state_since_ms == 9
+    record = move_record.next_state(MoveRecord("m"), State.FENCING, 5)
+    assert move_record.next_state(record, State.FENCING, 9).state_since_ms == 5
+    assert move_record.next_state(record, State.FENCED, 9).state_since_ms == 9
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
@@ -67,7 +60,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
     record = MoveRecord(
         *("m", 3, State.CUT, "w", "ann@host", 5, 6, ("a",), True),
         fence=Fence(FenceBy.ACL, {"a": (acl,), "b": ()}, 10, 20),
-        ends=by_topic({tp: 7}),
+        ends=move_record.by_topic({tp: 7}),
         cut=(CutPartition(tp, 7, 0, TopicPartition("b", 0), 9, 2, "ff"),),
         groups=("g",),
         way_back=WayBack("m.back@3", Fence(FenceBy.HAND), {"b": {0: 12}}, {"a": {0: 10}}),
@@ -161,7 +154,6 @@ def test_it_is_the_mirror_turned_round() -> None:
     assert not own.record_policy("copy.a").where
     assert name_of(a_record()) == "m.back@4"
     assert name_of(a_record(number=9, way_back=WayBack("m.back@4"))) == "m.back@4"
-
     for changes, why in (
         ({"source": {"nodes": [*NODES, {**NODES[0], "name": "n2"}]}}, "has several nodes"),
         ({"topics": {"rename": {"a": "all:0"}}}, "the topic a is pinned to a partition"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from relay_pipelines import model
 from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
@@ -20,16 +21,6 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.ledger.chain import Chain, ChainBreak, Tampering
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord
-from relay_pipelines.model import (
-    Checkpoint,
-    Cluster,
-    CopyOptions,
-    DestinationPosition,
-    LedgerEntry,
-    OffsetRange,
-    Side,
-    TopicPartition,
-)
 from relay_pipelines.offsets import apply, verify
 from relay_pipelines.offsets.command import table
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker, lines_of
@@ -47,17 +38,17 @@ from relay_pipelines.sides import Sides
 from tests.support.filled import Clock
 from tests.support.wordings import Wordings
 
-HERE, THERE, LEDGER = (TopicPartition(topic, 0) for topic in ("orders", "eu.orders", "ledger"))
+HERE, THERE, LEDGER = (model.TopicPartition(of, 0) for of in ("orders", "eu.orders", "ledger"))
 LOG = DestinationLog(0, 41, "id")
 
 
-def entry(number: int, start: int, end: int, at: int, **more: Any) -> LedgerEntry:
+def entry(number: int, start: int, end: int, at: int, **more: Any) -> model.LedgerEntry:
     """Return the entry of a chunk that has copied each offset."""
     records = more.pop("records", end - start)
-    return LedgerEntry(
+    return model.LedgerEntry(
         "m",
-        OffsetRange(HERE, start, end),
-        OffsetRange(THERE, at, at + records),
+        model.OffsetRange(HERE, start, end),
+        model.OffsetRange(THERE, at, at + records),
         records,
         *(0, 0, 0, more.pop("skipped", {}), "", 7, "node1", "", "r", 0),
         number=number,
@@ -70,10 +61,10 @@ TWO = entry(1, 10, 20, 0), entry(2, 20, 40, 11)
 
 
 def translation(
-    *entries: LedgerEntry,
+    *entries: model.LedgerEntry,
     log: DestinationLog | None = LOG,
     source_topic_id: str = "",
-    there: TopicPartition = THERE,
+    there: model.TopicPartition = THERE,
     **more: Any,
 ) -> Translation:
     partition = CopiedPartition(*copied(entries, there, **more), source_topic_id)
@@ -81,14 +72,14 @@ def translation(
 
 
 def copied(
-    entries: Sequence[LedgerEntry], there: TopicPartition = THERE, **more: Any
-) -> tuple[Checkpoint, Chain]:
+    entries: Sequence[model.LedgerEntry], there: model.TopicPartition = THERE, **more: Any
+) -> tuple[model.Checkpoint, Chain]:
     last = entries[-1]
     copies = [each.destination.end for each in entries if each.records]
     checkpoint = replace(
-        Checkpoint.initial("m", HERE, there, last.source.end),
+        model.Checkpoint.initial("m", HERE, there, last.source.end),
         generation=last.generation,
-        copies=DestinationPosition(there, copies[-1], "id") if copies else None,
+        copies=model.DestinationPosition(there, copies[-1], "id") if copies else None,
         topic_ids={"node1": "known"},
     )
     chain = Chain(HERE, records=[LedgerRecord(each, b"", LEDGER, 0) for each in entries], **more)
@@ -107,14 +98,9 @@ def asked(found: Translation, offset: int, *, back: bool = False) -> str:
 LOST = entry(2, 20, 50, 11, records=0, skipped={"lost": 30}, gap="retention took records")
 AFTER_LOSS = TWO[0], LOST, entry(3, 50, 60, 11)
 RESET = entry(3, 40, 40, 31, gap="reset to the current offset", generation=1)
-RECREATED = (
-    *TWO,
-    entry(3, 0, 0, 31, gap="recreated", generation=1),
-    entry(4, 0, 9, 32, generation=1),
-)
+AGAIN = entry(3, 0, 0, 31, gap="recreated", generation=1)
+RECREATED = *TWO, AGAIN, entry(4, 0, 9, 32, generation=1)
 AFTER_RESET = *TWO, RESET, entry(4, 40, 50, 11, generation=1)
-
-
 LOW = {low: replace(LOG, low=low) for low in (3, 8, 30)}
 OTHER = replace(LOG, topic_id="another")
 BREAK = ChainBreak(Tampering.CHANGED, HERE, 1, 1, None)
@@ -146,43 +132,36 @@ TO_SOURCE = {
 }
 
 
-@pytest.mark.parametrize("title", TO_DESTINATION)
-def test_every_offset_has_an_answer(wordings: Wordings, title: str) -> None:
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_every_offset_has_an_answer(wordings: Wordings, way: str) -> None:
     """Exact, a bound, or a reason with the nearest offset: never a guess."""
-    found, offsets = TO_DESTINATION[title]
-    answers = [f"{offset}: {asked(found, offset)}" for offset in offsets]
-    wordings.check(f"offsets there: {title}", "\n".join(answers))
+    for title, (found, offsets) in (TO_SOURCE if way == "back" else TO_DESTINATION).items():
+        answers = [f"{offset}: {asked(found, offset, back=way == 'back')}" for offset in offsets]
+        wordings.check(f"offsets {way}: {title}", "\n".join(answers))
 
 
-@pytest.mark.parametrize("title", TO_SOURCE)
-def test_every_offset_has_an_answer_back(wordings: Wordings, title: str) -> None:
-    found, offsets = TO_SOURCE[title]
-    answers = [f"{offset}: {asked(found, offset, back=True)}" for offset in offsets]
-    wordings.check(f"offsets back: {title}", "\n".join(answers))
-
-
-def test_each_side_is_read_although_a_node_has_the_name_of_the_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_side_is_read_whatever_the_name_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is not compared with itself, whatever people call their node."""
     monkeypatch.setattr(verify, "_record_at", lambda client, *_: client.retriable)
-    same = Cluster("destination", ("a:1",))
+    same = model.Cluster("destination", ("a:1",))
     source, there = ClusterClient(same, SourceError), ClusterClient(same, DestinationError)
     log = translation(entry(1, 0, 10, 0), there=HERE)
     answers = log.to_destination([ConsumerPosition(HERE, 5)])
-    (found,) = verify.verify(log, source, there, answers, Side.DESTINATION)
+    (found,) = verify.verify(log, source, there, answers, model.Side.DESTINATION)
     assert found.state is State.DIFFERS
 
 
 def there(**more: Any) -> ClusterClient:
     """Return a client of a destination that is never asked."""
-    return ClusterClient(Cluster("destination", ("a:1",)), DestinationError, **more)
+    return ClusterClient(model.Cluster("destination", ("a:1",)), DestinationError, **more)
 
 
 def moved(answers: dict[str, list[Answer]], *, execute: bool = False, topic_id: str = "") -> Any:
     """Move groups in a destination of which nothing is asked."""
     logs = {THERE: apply._Log(0, topic_id)}
-    return apply._move(there(), answers, logs, Side.DESTINATION, execute=execute, backwards=False)
+    return apply._move(
+        there(), answers, logs, model.Side.DESTINATION, execute=execute, backwards=False
+    )
 
 
 def answer_of(group: str, offset: int = 9) -> Answer:
@@ -237,17 +216,15 @@ def test_a_group_that_fails_alone_stops_no_other(monkeypatch: pytest.MonkeyPatch
     soon = [SourceError("it loads"), pending, None]
     says = Coordinators(ok=[None], soon=soon, pending=[pending], away=[away])
     monkeypatch.setattr(groups, "group_commits", says)
-    clock, options = Clock(), replace(CopyOptions(), give_up_after_ms=60_000)
-    client = ClusterClient(Cluster("s", ("a:1",)), SourceError, options=options, clock=clock)
+    clock, options = Clock(), replace(model.CopyOptions(), give_up_after_ms=60_000)
+    client = ClusterClient(model.Cluster("s", ("a:1",)), SourceError, options=options, clock=clock)
     found, failed = groups.settled_commits(client, ["ok", "soon", "pending", "away"])
     assert (list(found), failed) == (["ok", "soon"], {"pending": pending, "away": away})
     assert says.asked.count("ok") == 1
     assert says.asked.count("away") > says.asked.count("pending")
 
 
-def test_a_group_without_a_coordinator_stops_no_other_on_old_brokers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_old_brokers_a_group_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Kafka 3.0 each group is asked for with a request of its own."""
     codes = {"ok": 0, "hidden": 30, "other": 0}
 
@@ -258,15 +235,13 @@ def test_a_group_without_a_coordinator_stops_no_other_on_old_brokers(
     old = SimpleNamespace(supports=lambda *_: False)
     monkeypatch.setattr(ClusterClient, "_any_connection", lambda _: old)
     monkeypatch.setattr(ClusterClient, "call_any", call_any)
-    client = ClusterClient(Cluster("s", ("a:1",)), SourceError)
+    client = ClusterClient(model.Cluster("s", ("a:1",)), SourceError)
     found, errors = client.coordinators(list(codes))
     assert (found, list(errors)) == ({3: ["ok", "other"]}, ["hidden"])
     assert str(errors["hidden"]).endswith("grant the user Describe on group hidden")
 
 
-def test_a_group_is_moved_when_its_coordinator_answers_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_group_is_moved_once_its_coordinator_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was asked in vain is asked again, for that group alone, and nothing of it is lost."""
     monkeypatch.setattr(groups, "group_commits", lambda *_: ({}, {}))
     loads, committed = DestinationError("it loads"), list[str]()
@@ -278,7 +253,7 @@ def test_a_group_is_moved_when_its_coordinator_answers_again(
 
     looks = iter([DestinationError("away"), {THERE: apply._Log(0)}])
 
-    def logs(_client: object, wanted: Sequence[TopicPartition]) -> Any:
+    def logs(_client: object, wanted: Sequence[model.TopicPartition]) -> Any:
         assert list(wanted) == [THERE]
         found = next(looks)
         if isinstance(found, RelayError):
@@ -288,7 +263,7 @@ def test_a_group_is_moved_when_its_coordinator_answers_again(
     monkeypatch.setattr(groups, "commit_offsets", commit_offsets)
     monkeypatch.setattr(apply, "_logs", logs)
     client, answers = there(clock=Clock()), [answer_of("ok"), answer_of("late")]
-    apply.apply(client, answers, Side.DESTINATION, execute=True, backwards=False)
+    apply.apply(client, answers, model.Side.DESTINATION, execute=True, backwards=False)
     assert committed == ["ok", "late", "late"]
 
 
@@ -306,11 +281,9 @@ def test_what_is_read_back_is_compared(monkeypatch: pytest.MonkeyPatch, found: i
 
 def test_gauges_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many groups are in each state, and how far those are behind that are followed."""
-    looks = [
-        GroupLook("a", Following.FOLLOWED, lag_records=3, lag_seconds=1.5),
-        GroupLook("b", Following.MOVED),
-        GroupLook("c", Following.FAILS, lag_records=9),
-    ]
+    followed = GroupLook("a", Following.FOLLOWED, lag_records=3, lag_seconds=1.5)
+    fails = GroupLook("c", Following.FAILS, lag_records=9)
+    looks = [followed, GroupLook("b", Following.MOVED), fails]
     monkeypatch.setattr(GroupLooker, "look", lambda _: looks)
 
     def served(**chosen: Any) -> set[tuple[Any, ...]]:
@@ -318,15 +291,13 @@ def test_gauges_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
         return {tuple(each) for each in group_samples(Sides("m", mirror, SystemClock()))()}
 
     assert served() == set()
-    assert served(allow=["a"]) == {
-        ("group_lag_records", ("m", "a"), 3),
-        ("group_lag_seconds", ("m", "a"), 1.5),
-        *(("groups", ("m", state), 1) for state in ("followed", "moved", "fails")),
-    }
+    states = {("groups", ("m", state), 1) for state in ("followed", "moved", "fails")}
+    lags = {("group_lag_records", ("m", "a"), 3), ("group_lag_seconds", ("m", "a"), 1.5)}
+    assert served(allow=["a"]) == states | lags
 
 
 @pytest.mark.parametrize("entries", [TWO, AFTER_LOSS, RECREATED, AFTER_RESET])
-def test_new_entries_are_added_to_what_is_known(entries: Sequence[LedgerEntry]) -> None:
+def test_new_entries_are_added_to_what_is_known(entries: Sequence[model.LedgerEntry]) -> None:
     """With the next entry all answers are those of a whole ledger; what is known is not read."""
     followed = CopiedPartition(*copied(entries[:1]))
     for number in range(2, len(entries) + 1):
@@ -363,7 +334,7 @@ def test_both_sides_are_asked_at_once_and_of_each_group_the_destination_first(
     mirror: Any = SimpleNamespace(copy_options=None)
     looker = GroupLooker(Sides("m", mirror))
     looker._logs = ()
-    source = ClusterClient(Cluster("source", ("a:1",)), SourceError)
+    source = ClusterClient(model.Cluster("source", ("a:1",)), SourceError)
     at_destination, at_source, errors = looker._commits(source, there(), names)
     assert [*at_destination] == [*at_source] == [name for name in names if name not in errors]
     assert len(errors) == 3
@@ -376,10 +347,8 @@ def test_how_answers_are_shown() -> None:
     """Of what is not mirrored, too, and of a mirror that follows groups and finds none."""
     (there,) = translation(*TWO).to_destination([ConsumerPosition(THERE, 1)])
     (back,) = translation(*TWO).to_source([ConsumerPosition(HERE, 1)])
-    assert [there.why, back.why] == [
-        "this mirror has copied nothing of it",
-        "this mirror has copied nothing to it",
-    ]
+    assert there.why == "this mirror has copied nothing of it"
+    assert back.why == "this mirror has copied nothing to it"
     look = GroupLook("invoices", Following.FOLLOWED)
     assert list(lines_of([], follows=False)) == []
     (line,) = lines_of([], follows=True)
@@ -420,7 +389,7 @@ def test_files_with_positions(text: str, tmp_path: Path, monkeypatch: pytest.Mon
     found = OffsetsRequest(file=str(path)).positions()
     assert found == [ConsumerPosition(HERE, 7, group) for group in names]
     path.write_text('{"orders": {"0": 7, "3": 9}}')
-    expected = [ConsumerPosition(HERE, 7), ConsumerPosition(TopicPartition("orders", 3), 9)]
+    expected = [ConsumerPosition(HERE, 7), ConsumerPosition(model.TopicPartition("orders", 3), 9)]
     assert OffsetsRequest(file=str(path)).positions() == expected
 
 

@@ -37,11 +37,10 @@ def snapshot(
     """Return one of the topic-partitions of a lane, with the checkpoints of a mirror."""
     known = dict.fromkeys(positions, 20) if checkpoints is None else checkpoints
     found = [Position(tp, 0, 30, reached) for tp, reached in positions.items()]
-    return replace(
-        snapshot_of("m", "node", {}, found),
-        checkpoints={tp: Checkpoint.initial("m", tp, tp, reached) for tp, reached in known.items()},
-        at_destination=Metadata("cluster"),
-    )
+    kept = {at: Checkpoint.initial("m", at, at, reached) for at, reached in known.items()}
+    at_destination = Metadata("cluster")
+    taken = snapshot_of("m", "node", {}, found)
+    return replace(taken, checkpoints=kept, at_destination=at_destination)
 
 
 def left(found: OpenWindow | None) -> list[tuple[str, int, int]]:

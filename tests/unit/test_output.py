@@ -9,22 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from relay_pipelines import settings
+from relay_pipelines import model, settings
 from relay_pipelines.cli.watch_command import _Look
 from relay_pipelines.errors import ConfigError, RelayError, RetentionPassedError, SourceError
 from relay_pipelines.finding import Finding, Kind, Severity, texts, warning
-from relay_pipelines.model import (
-    Acl,
-    Checkpoint,
-    Cluster,
-    LedgerEntry,
-    OffsetRange,
-    Operation,
-    Outcome,
-    Permission,
-    Status,
-    TopicPartition,
-)
 from relay_pipelines.output import formatting, json_output, tables, watching
 from relay_pipelines.output.progress import Bars, Lines, bytes_progress, status_line
 from relay_pipelines.output.watching import Watched
@@ -75,13 +63,13 @@ def test_formatting(text: str, expected: str) -> None:
 
 def planned(topics: int, records: int = 1000) -> RunPlan:
     names = [f"topic-{number}" for number in range(topics)]
-    positions = [Position(TopicPartition(name, 0), 0, records) for name in names]
+    positions = [Position(model.TopicPartition(name, 0), 0, records) for name in names]
     return plan_of("m", "node1", {name: name for name in names}, positions)
 
 
-def entry(topic: str, start: int, end: int) -> LedgerEntry:
-    here = OffsetRange(TopicPartition(topic, 0), start, end)
-    return LedgerEntry("m", here, here, end - start, 100, 1, 0, {}, "", 7, "node1", "", "r", 0)
+def entry(topic: str, start: int, end: int) -> model.LedgerEntry:
+    at = model.OffsetRange(model.TopicPartition(topic, 0), start, end)
+    return model.LedgerEntry("m", at, at, end - start, 100, 1, 0, {}, "", 7, "node1", "", "r", 0)
 
 
 class Screen:
@@ -89,13 +77,8 @@ class Screen:
 
     def __init__(self, *, terminal: bool, width: int = 100) -> None:
         self.file = io.StringIO()
-        self.console = Console(
-            file=self.file,
-            force_terminal=terminal,
-            width=width,
-            legacy_windows=False,
-            _environ={"TERM": "xterm", "NO_COLOR": "1"},
-        )
+        how: Any = {"legacy_windows": False, "_environ": {"TERM": "xterm", "NO_COLOR": "1"}}
+        self.console = Console(file=self.file, force_terminal=terminal, width=width, **how)
 
     @property
     def text(self) -> str:
@@ -190,12 +173,9 @@ def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
     result = RunResult("m", "r", {"orders.with.a.long.name": totals}, copying_seconds=2.0)
     tables.show(screen.console, tables.summary(json_output.run(result, 0)))
     assert "1,234,567   1.0 GiB     617,284" in screen.text
-    assert (
-        "".join(line.split(" ")[1] for line in screen.text.splitlines()[4:]).strip()
-        == "orders.with.a.long.name"
-    )
+    names = [line.split(" ")[1] for line in screen.text.splitlines()[4:]]
+    assert "".join(names).strip() == "orders.with.a.long.name"
     assert max(len(line) for line in screen.text.splitlines()) <= max(width, 80)
-
     # with NO_COLOR in the environment there is bold text, but no color
     assert set(re.findall(r"\x1b\[([0-9;]*)m", screen.file.getvalue())) <= {*"0123", "1;3"}
 
@@ -226,13 +206,13 @@ def test_bytes_that_are_read_off_a_terminal() -> None:
 def test_failures_that_topic_partitions_share_are_one_line() -> None:
     """A transactional id that was taken over stops all that share it; others keep their lines."""
     outcomes = []
-    for at in (TopicPartition("orders", number) for number in range(50)):
+    for at in (model.TopicPartition("orders", number) for number in range(50)):
         error = f"{at}: another task has taken it over"
-        fenced = Outcome(OffsetRange(at, 0, 5), at, Status.FENCED, 0, error=error)
+        fenced = model.Outcome(model.OffsetRange(at, 0, 5), at, model.Status.FENCED, 0, error=error)
         outcomes.append(replace(fenced, error_kind="FencedError"))
-    lone = TopicPartition("paid", 0)
+    lone = model.TopicPartition("paid", 0)
     text = f"{lone} at offset 3: it is too large"
-    failed = Outcome(OffsetRange(lone, 0, 5), lone, Status.FAILED, 0, error=text)
+    failed = model.Outcome(model.OffsetRange(lone, 0, 5), lone, model.Status.FAILED, 0, error=text)
     result = RunResult("m", "run", {}, [*outcomes, failed])
     assert result.failures == [
         "orders-0, orders-1, orders-2 and 47 more topic-partitions: another task has taken it over",
@@ -240,7 +220,7 @@ def test_failures_that_topic_partitions_share_are_one_line() -> None:
     ]
 
 
-AT = TopicPartition("orders", 0)
+AT = model.TopicPartition("orders", 0)
 LOST = RetentionPassedError("it is gone", remedy="copy again", topic_partition=AT, offset=7)
 
 
@@ -292,9 +272,9 @@ def document_of_a_plan() -> dict[str, Any]:
 
 def document_of_nodes(chosen: str | None, why: str) -> dict[str, Any]:
     """One of them does not answer: what is not known of it is a question mark."""
-    one, two = Cluster("one", ("a:1", "b:1")), Cluster("two", ("c:1",))
+    one, two = model.Cluster("one", ("a:1", "b:1")), model.Cluster("two", ("c:1",))
     states = [
-        NodeState(one, {AT: 40, TopicPartition("orders", 1): 2}, 3.4),
+        NodeState(one, {AT: 40, model.TopicPartition("orders", 1): 2}, 3.4),
         NodeState(two, error="it does not answer"),
     ]
     verdicts = [
@@ -316,7 +296,7 @@ def document_of_a_run() -> dict[str, Any]:
 
 
 def document_of_acls() -> dict[str, Any]:
-    acl = Acl("copy", Permission.ALLOW, "User:ann", "*", Operation.READ)
+    acl = model.Acl("copy", model.Permission.ALLOW, "User:ann", "*", model.Operation.READ)
     report = AclReport([AclDecision(acl, replace(acl, resource="orders"), AclState.MISSING)])
     return json_output.acls("m", report, applied=False)
 
@@ -341,12 +321,11 @@ def test_tables_are_views_of_documents(wordings: Wordings, title: str) -> None:
 
 def learn(rates: Rates, moment_ms: int, *positions: tuple[int, int]) -> dict[str, Rate]:
     """Take a snapshot of a topic whose partitions have these end offsets and checkpoints."""
-    found: Any = SimpleNamespace(
-        positions=[
-            Position(TopicPartition("orders", index), 0, end, copied)
-            for index, (end, copied) in enumerate(positions)
-        ]
-    )
+    some = [
+        Position(model.TopicPartition("orders", index), 0, *each)
+        for index, each in enumerate(positions)
+    ]
+    found: Any = SimpleNamespace(positions=some)
     return rates.learn(found, moment_ms)
 
 
@@ -392,11 +371,11 @@ def test_the_oldest_record_of_several():
 def watched(topics: int = 1, **changes: Any) -> Watched:
     """A mirror of which the last topics lag the most."""
     positions = [
-        Position(TopicPartition(f"topic-{n:02}", 0), 0, 100 + n, 100) for n in range(topics)
+        Position(model.TopicPartition(f"topic-{n:02}", 0), 0, 100 + n, 100) for n in range(topics)
     ]
     names = [position.topic_partition.topic for position in positions]
     places = [position.topic_partition for position in positions]
-    known = {at: Checkpoint.initial("m", at, at, 100) for at in places}
+    known = {at: model.Checkpoint.initial("m", at, at, 100) for at in places}
     known = {at: replace(each, run_id="run-1", node="one") for at, each in known.items()}
     snapshot = snapshot_of("m", "one", {name: name for name in names}, positions)
     snapshot = replace(snapshot, checkpoints=known)
@@ -429,7 +408,7 @@ def test_the_outlook(lag: int, age: float | None, left: float | None, outlook: s
 
 def test_a_mirror_in_a_log(wordings):
     """A guard is in every line, not in the first one alone; so is an error, over or not."""
-    waits, at = PartitionLag(7, 3.0), (TopicPartition("a", 0),)
+    waits, at = PartitionLag(7, 3.0), (model.TopicPartition("a", 0),)
     held = Held("x", at, "retention took it", "", "relay ledger", "", waits)
     guarded, away = watched(), SourceError("no broker answers")
     for title, found in (

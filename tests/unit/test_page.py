@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.errors import (
-    ConfigError,
-    DataLossError,
-    DivergedNodeError,
-    PermissionDeniedError,
-    RelayError,
-    SourceError,
-)
+from relay_pipelines import errors
 from relay_pipelines.model import BY_DRIVER, Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.output import json_output, page_view
 from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
@@ -65,9 +58,7 @@ def look_at(
         for position in positions
         if position.topic_partition.topic in committed
     }
-    topics = {
-        position.topic_partition.topic: position.topic_partition.topic for position in positions
-    }
+    topics = {each.topic_partition.topic: each.topic_partition.topic for each in positions}
     decisions = [TopicDecision(topic, included=True, why="") for topic in topics]
     snapshot = snapshot_of("m", "one", topics, positions, MIRROR)
     snapshot = replace(snapshot, checkpoints=checkpoints, decisions=decisions, **changes)
@@ -117,9 +108,9 @@ def test_the_state(positions, ages, committed, state, held) -> None:
 def test_what_no_cluster_says_is_unknown() -> None:
     """An outage, a wrong configuration, or nodes in quarantine; so each state is found."""
     for error, state, command in (
-        (SourceError("no answer"), State.UNKNOWN, "relay check --mirror m"),
-        (ConfigError("a loop"), State.REFUSED, "relay check --mirror m"),
-        (DivergedNodeError("others"), State.DIVERGED, "relay nodes --mirror m"),
+        (errors.SourceError("no answer"), State.UNKNOWN, "relay check --mirror m"),
+        (errors.ConfigError("a loop"), State.REFUSED, "relay check --mirror m"),
+        (errors.DivergedNodeError("others"), State.DIVERGED, "relay nodes --mirror m"),
     ):
         page = page_unreachable("m", error, NOW, NOW - 60_000)
         assert (page.state, page.command) == (state, command)
@@ -142,9 +133,7 @@ def test_who_is_not_copied_and_who_copies() -> None:
         "nothing of it was committed for longer than its lag target; others are copied"
     )
     look = look_at([waiting("a")], {"a": 90}, {"a": 1})
-    moved = {
-        place: replace(each, run_id=BY_DRIVER) for place, each in look.snapshot.checkpoints.items()
-    }
+    moved = {tp: replace(each, run_id=BY_DRIVER) for tp, each in look.snapshot.checkpoints.items()}
     page = page_of(replace(look, snapshot=replace(look.snapshot, checkpoints=moved)))
     assert (page.state, page.copier) == (State.NOT_COPYING, None)
 
@@ -164,12 +153,12 @@ class TestHeld:
         assert (held.reason, held.command) == ("LedgerLostError", "relay restore --mirror m")
         where = page_view.where(held)
         assert where == "a, b, c and 2 topics more (5 topic-partitions, nothing waits)"
-        unreadable = {at("a"): SourceError("it has no leader")}
+        unreadable = {at("a"): errors.SourceError("it has no leader")}
         page = page_of(look_at([copied("b"), recreated("z")], unreadable=unreadable))
         assert [each.reason for each in page.held] == ["TopicRecreatedError", "SourceError"]
         assert page.held[1].lag is None
         assert page.lag.records == 5
-        refused = {"a": ConfigError("another mirror copies there").of(at("a"))}
+        refused = {"a": errors.ConfigError("another mirror copies there").of(at("a"))}
         positions = [waiting("a"), Position(at("a", 1), 0, 9, 0), copied("b")]
         (held,) = page_of(look_at(positions, refused=refused)).held
         assert held.topic_partitions == (at("a"), at("a", 1))
@@ -216,7 +205,7 @@ PAGES = {
         look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3})
     ),
     "a node cannot be read": page_of(look_at(*UP_TO_DATE, verdicts=[SILENT])),
-    "an outage has no numbers": page_unreachable("m", SourceError("no answer"), NOW, 0),
+    "an outage has no numbers": page_unreachable("m", errors.SourceError("no answer"), NOW, 0),
 }
 
 
@@ -253,12 +242,12 @@ class TestRunbooks:
         sections = set(re.findall(r"^### (\w+)$", page, re.MULTILINE))
         assert sections == {kind.__name__ for kind in GUARDS}
         asking = {kind for kind in reference.all_errors() if kind.exit_code == 3}
-        asking -= {DataLossError, DivergedNodeError}
+        asking -= {errors.DataLossError, errors.DivergedNodeError}
         assert len(asking) > 5
-        for kind in (*asking, PermissionDeniedError, SourceError):
+        for kind in (*asking, errors.PermissionDeniedError, errors.SourceError):
             advice = of_guard(kind("what"))
             assert (advice.runbook, advice.section) == ("RelayGuard", kind.__name__)
-        assert of_guard(RelayError("what")).command == GUARDS[RelayError]
+        assert of_guard(errors.RelayError("what")).command == GUARDS[errors.RelayError]
 
     @pytest.mark.parametrize("name", [*STATES, *OTHERS])
     def test_every_state_has_a_page(self, name: str) -> None:

@@ -12,9 +12,12 @@ from relay_pipelines.plan.task_packing import pack
 from tests.support.tables import titled
 
 
-def copy_range(topic: str, records: int, start: int = 0) -> CopyRange:
-    source = OffsetRange(TopicPartition(topic, 0), start, start + records)
-    return CopyRange(source, source.topic_partition)
+def copy_range(
+    topic: str, records: int = 10, start: int = 0, partition: int = 0, to: str = "", **more: Any
+) -> CopyRange:
+    at = TopicPartition(topic, partition)
+    source = OffsetRange(at, start, start + records)
+    return CopyRange(source, TopicPartition(to, 0) if to else at, **more)
 
 
 def sizes(tasks: list[list[CopyRange]]) -> list[list[int]]:
@@ -23,9 +26,7 @@ def sizes(tasks: list[list[CopyRange]]) -> list[list[int]]:
 
 M = 1_000_000
 PACKED = [
-    ("nothing to do needs no task", [], 4, []),
     ("a first checkpoint needs one", [0], 4, [[0]]),
-    ("one range is one task", [10], 4, [[10]]),
     ("five idle topics are not worth two tasks", [1] * 5, 4, [[1] * 5]),
     (
         "big ranges stand alone and queue, the longest first",
@@ -92,19 +93,11 @@ def test_limits_order_and_estimates():
     ranges = [copy_range("few", 1_000), copy_range("compacted", 10 * M), copy_range("idle", 1)]
     estimates = {TopicPartition("few", 0): 1 << 30, TopicPartition("compacted", 0): 1_000}
     assert sizes(pack(ranges, 4, estimates)) == [[1_000], [10 * M, 1]]
-
-
-def test_zero_slots_are_refused():
     with pytest.raises(ValueError, match="slots must be at least 1, not 0"):
         pack([], 0)
 
 
 SMALL = 8 << 20
-
-
-def a_range(topic: str, partition: int = 0, to: str = "", **more: Any) -> CopyRange:
-    at = TopicPartition(topic, partition)
-    return CopyRange(OffsetRange(at, 0, 10), TopicPartition(to, 0) if to else at, **more)
 
 
 def owners(*ranges: CopyRange, **sizes: int) -> list[str]:
@@ -115,32 +108,32 @@ def owners(*ranges: CopyRange, **sizes: int) -> list[str]:
 
 def test_small_ranges_share_ids() -> None:
     """The partitions of a topic spread over the ids of the scope, eight by eight."""
-    found = Counter(owners(*(a_range("t", partition) for partition in range(8 * SLOTS))))
+    found = Counter(owners(*(copy_range("t", partition=n) for n in range(8 * SLOTS))))
     assert set(found.values()) == {8}
-    assert len(set(owners(*(a_range("t", partition) for partition in range(8))))) == 1
+    assert len(set(owners(*(copy_range("t", partition=partition) for partition in range(8))))) == 1
     assert all(owner.startswith("relay.m.lane/") for owner in found)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        a_range("big"),
-        a_range("rows", record_policy=RecordPolicy(where="offset > 1")),
-        a_range("throttled", record_policy=RecordPolicy(options=CopyOptions())),
-        a_range("pinned", to="all"),
+        copy_range("big"),
+        copy_range("rows", record_policy=RecordPolicy(where="offset > 1")),
+        copy_range("throttled", record_policy=RecordPolicy(options=CopyOptions())),
+        copy_range("pinned", to="all"),
     ],
     ids=lambda copy_range: copy_range.source.topic_partition.topic,
 )
 def test_ranges_with_ids_of_their_own(other: CopyRange) -> None:
     """One that is large, or copied in another way; a pinned one, though alone in this run."""
-    ranges = [a_range("a"), a_range("b"), other]
+    ranges = [copy_range("a"), copy_range("b"), other]
     topics = [copy_range.source.topic_partition.topic for copy_range in ranges]
     found = dict(zip(topics, owners(*ranges, big=SMALL + 1), strict=True))
     topic = other.source.topic_partition.topic
     assert found[topic] == f"relay.m.{topic}.0"
     assert found["a"].startswith("relay.m.lane/")
     # a single small range needs no claim: it keeps the id of its topic-partition
-    assert owners(a_range("a")) == ["relay.m.a.0"]
+    assert owners(copy_range("a")) == ["relay.m.a.0"]
 
 
 def test_present_owner() -> None:

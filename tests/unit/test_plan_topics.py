@@ -5,17 +5,8 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.plan.topic_selection import (
-    RenameRule,
-    Target,
-    TopicDecision,
-    destinations,
-    is_topic_name,
-    matches_nothing,
-    refusals,
-    select,
-    targets,
-)
+from relay_pipelines.plan import topic_selection
+from relay_pipelines.plan.topic_selection import RenameRule, destinations, refusals, select, targets
 
 
 @pytest.mark.parametrize(
@@ -36,10 +27,8 @@ from relay_pipelines.plan.topic_selection import (
         ([], [], "orders", False, "no allow pattern matches"),
     ],
 )
-def test_deny_wins_patterns_match_whole_names_and_internal_topics_stay(
-    allow, deny, topic, included, why
-):
-    assert select([topic], allow, deny) == [TopicDecision(topic, included, why)]
+def test_deny_wins_whole_names_match_and_internal_topics_stay(allow, deny, topic, included, why):
+    assert select([topic], allow, deny) == [topic_selection.TopicDecision(topic, included, why)]
 
 
 def test_every_topic_is_decided_once_in_order():
@@ -47,15 +36,14 @@ def test_every_topic_is_decided_once_in_order():
     assert [decision.topic for decision in select(["b", "a", "b"], [".*"], [])] == ["a", "b"]
     patterns = ["b.*", "a", r"c\.d", "a.*", "c.d", "b"]
     topics = ["a", "ab", "b", "bb", "c.d", "cxd", "e"]
-    first = {
-        topic: next((one for one in patterns if re.fullmatch(one, topic)), None) for topic in topics
-    }
+    first = {t: next((one for one in patterns if re.fullmatch(one, t)), None) for t in topics}
     why = {each.topic: each.why for each in select(topics, patterns, [])}
     assert why == {
         topic: "no allow pattern matches" if one is None else f"allowed by {one!r}"
         for topic, one in first.items()
     }
-    assert matches_nothing(topics, [*patterns, "x", r"x\.y", "x.*"]) == ["x", r"x\.y", "x.*"]
+    unseen = ["x", r"x\.y", "x.*"]
+    assert topic_selection.matches_nothing(topics, [*patterns, *unseen]) == unseen
 
 
 @pytest.mark.parametrize(
@@ -96,7 +84,7 @@ REFUSED: dict[str, Any] = {
 @pytest.mark.parametrize("title", REFUSED)
 def test_bad_destinations_are_refused(wordings, title):
     topics, rename = REFUSED[title]
-    found = refusals(targets(topics, rename) | {"fine": Target("fine")}, {}, ())
+    found = refusals(targets(topics, rename) | {"fine": topic_selection.Target("fine")}, {}, ())
     (line,) = {str(error) for error in found.values()}
     assert found.keys() == {*topics}
     wordings.check(f"destination: {title}", line)
@@ -127,4 +115,4 @@ def test_a_newcomer_gives_way(holders, refused):
     ],
 )
 def test_names_are_legal_as_brokers_see_it(name, legal):
-    assert is_topic_name(name) is legal
+    assert topic_selection.is_topic_name(name) is legal

@@ -28,12 +28,9 @@ CASES = [  # title, (low, end, next offset) per partition, {partition: (start, e
     ("a first run takes all", [(0, 9, None)], {0: (0, 9)}),
     ("all is from the low watermark on, not from 0", [(5, 9, None)], {0: (5, 9)}),
     ("an empty topic-partition costs no task", [(0, 0, None)], {}),
-    ("nor does one that retention emptied", [(7, 7, None)], {}),
     ("from where it was copied to, or starts", [(0, 9, 4)], {0: (4, 9)}),
-    ("nothing new, nothing planned", [(0, 9, 9)], {}),
     ("0 is an offset", [(0, 9, 0)], {0: (0, 9)}),
     ("a checkpoint on the low watermark lost nothing", [(4, 9, 4)], {0: (4, 9)}),
-    ("all records expired after they were copied", [(9, 9, 9)], {}),
     ("only what is new is planned", [(0, 9, 9), (0, 9, 8), (0, 0, None)], {1: (8, 9)}),
 ]
 
@@ -99,16 +96,12 @@ def ranges_of(*bounds: tuple[int, int]) -> list[OffsetRange]:
 FEW, HUNDRED, SIZES = [(0, 9), (5, 8)], [(0, 100), (0, 100)], {0: 10.0, 1: 1.0}
 CUTS = [  # title, (start, end) per partition, bytes per offset by partition, limits, ends
     ("all of it fits", FEW, {}, (12, UNLIMITED), [9, 8]),
-    ("one record too many: the large one waits", FEW, {}, (11, UNLIMITED), [8, 8]),
     ("what is small is whole", [(0, 99), (0, 2), (0, 99)], {}, (102, UNLIMITED), [50, 2, 50]),
     ("equal shares, though some is left", [(0, 9), (0, 9)], {}, (9, UNLIMITED), [4, 4]),
     ("bytes limit as well", HUNDRED, SIZES, (UNLIMITED, 110), [10, 10]),
-    ("one byte too many", HUNDRED, SIZES, (UNLIMITED, 109), [9, 9]),
     ("an unknown size counts for nothing", HUNDRED, {0: 10.0}, (UNLIMITED, 50), [5, 5]),
     ("one of each, or no end", [(0, 9), (0, 9), (4, 4)], {}, (1, UNLIMITED), [1, 1, 4]),
     ("one record is larger than the limit", [(7, 9)], {0: 1e12}, (UNLIMITED, 1), [8]),
-    ("nothing waits", [(4, 4)], {}, (1, 1), [4]),
-    ("no topic-partitions", [], {}, (1, 1), []),
 ]
 
 

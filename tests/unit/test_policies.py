@@ -5,52 +5,44 @@ from dataclasses import replace
 
 import pytest
 
+from relay_pipelines import model
 from relay_pipelines.ledger.checkpoint import from_record, to_record
-from relay_pipelines.model import (
-    Checkpoint,
-    ClassSpec,
-    LedgerEntry,
-    OffsetRange,
-    OnRecordError,
-    RecordPolicy,
-    SourceFile,
-    TopicPartition,
-    policy_id,
-)
 from relay_pipelines.plan.policies import refusal, refusals, stretches
 
-AT = TopicPartition("t", 0)
-FIRST = replace(Checkpoint.initial("m", AT, AT, 0), run_id="first")
+AT = model.TopicPartition("t", 0)
+FIRST = replace(model.Checkpoint.initial("m", AT, AT, 0), run_id="first")
 BY_A = FIRST.decided_by({"where": "a"})
-FILTER = ClassSpec("f:Keep", json.dumps({"a": 1, "b": 2}), "/one", (SourceFile("f", "/one", b""),))
+FILTER = model.ClassSpec(
+    "f:Keep", json.dumps({"a": 1, "b": 2}), "/one", (model.SourceFile("f", "/one", b""),)
+)
 
 
 @pytest.mark.parametrize(
     ("other", "is_same"),
     [
-        (replace(FILTER, folder="/two", sources=(SourceFile("f", "/two/f.py", b""),)), True),
+        (replace(FILTER, folder="/two", sources=(model.SourceFile("f", "/two/f.py", b""),)), True),
         (replace(FILTER, config=json.dumps({"b": 2, "a": 1})), True),
         (replace(FILTER, config=json.dumps({"a": 1})), False),
         (replace(FILTER, name="f:Drop"), False),
-        (replace(FILTER, sources=(SourceFile("f", "/one", b"#"),)), False),
-        (replace(FILTER, sources=(SourceFile("g", "/one", b""),)), False),
+        (replace(FILTER, sources=(model.SourceFile("f", "/one", b"#"),)), False),
+        (replace(FILTER, sources=(model.SourceFile("g", "/one", b""),)), False),
     ],
 )
-def test_what_makes_another_policy(other: ClassSpec, *, is_same: bool) -> None:
+def test_what_makes_another_policy(other: model.ClassSpec, *, is_same: bool) -> None:
     """What decides records, and not where it was read."""
-    policies = [RecordPolicy(filters=(spec,)).digests for spec in (FILTER, other)]
+    policies = [model.RecordPolicy(filters=(spec,)).digests for spec in (FILTER, other)]
     assert (policies[0] == policies[1]) == is_same
 
 
 def test_what_changes_no_record_is_no_policy() -> None:
     """Whatever has no key has no digest; an audit says the first stretches, and how many more."""
-    quarantines = RecordPolicy(on_record_error=OnRecordError.QUARANTINE)
-    assert (quarantines.digests, policy_id({})) == ({}, "verbatim")
-    assert RecordPolicy(where="true").digests.keys() == {"where"}
+    quarantines = model.RecordPolicy(on_record_error=model.OnRecordError.QUARANTINE)
+    assert (quarantines.digests, model.policy_id({})) == ({}, "verbatim")
+    assert model.RecordPolicy(where="true").digests.keys() == {"where"}
 
-    def entry(start: int, policy: dict[str, str]) -> LedgerEntry:
-        source = OffsetRange(AT, start, start + 1)
-        return LedgerEntry("m", source, source, 1, 1, 1, 0, {}, "", 7, "", "", "", 0, policy=policy)
+    def entry(start: int, policy: dict[str, str]) -> model.LedgerEntry:
+        at = model.OffsetRange(AT, start, start + 1)
+        return model.LedgerEntry("m", at, at, 1, 1, 1, 0, {}, "", 7, "", "", "", 0, policy=policy)
 
     assert stretches([entry(0, {}), entry(1, {})]) == []
     lines = stretches([entry(number, {"where": str(number)}) for number in range(30)])
@@ -71,8 +63,8 @@ def test_a_replay_has_one_policy_and_a_topic_is_refused_as_a_whole() -> None:
     error = refusal(replace(FIRST, mirror="m.replay@1"), {"code": "a"})
     assert error is not None
     assert error.remedy == "start the replay again under another --id"
-    idle = replace(FIRST, source=TopicPartition("t", 1))
-    other = replace(FIRST, source=TopicPartition("u", 0))
+    idle = replace(FIRST, source=model.TopicPartition("t", 1))
+    other = replace(FIRST, source=model.TopicPartition("u", 0))
     assert refusals([BY_A, idle, other], {"t": {}, "u": {}}).keys() == {AT, idle.source}
     assert refusals([BY_A, idle, other], {"t": {"where": "a"}, "u": {}}) == {}
 
@@ -85,5 +77,5 @@ def test_a_checkpoint_remembers_what_was_superseded() -> None:
     assert len(changed.superseded) == 64
     assert from_record(to_record(changed)[1]) == changed
     back = BY_A.decided_by({})
-    assert (back.superseded, BY_A.superseded) == ((policy_id({"where": "a"}),), ("verbatim",))
+    assert (back.superseded, BY_A.superseded) == ((model.policy_id({"where": "a"}),), ("verbatim",))
     assert back.decided_by({}) is back

@@ -44,13 +44,8 @@ def test_text_without_secrets(secret: str, text: str, shown: str | None) -> None
 
 def test_names_say_what_is_secret() -> None:
     """Also below a name, and in the parameters of an address."""
-    hide_named(
-        {
-            "spark.hadoop.fs.s3a.secret.key": "first-one",
-            "region": "eu-west-1",
-            "secrets": ["second"],
-        }
-    )
+    named = {"region": "eu-west-1", "secrets": ["second"]}
+    hide_named(named | {"spark.hadoop.fs.s3a.secret.key": "first-one"})
     hide_parameters("sc://h:1/;user_id=somebody;token=third%2Fone")
     text = "first-one second third/one third%2Fone"
     assert redacted(f"{text} eu-west-1 somebody") == "*** *** *** *** eu-west-1 somebody"

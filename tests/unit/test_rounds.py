@@ -11,18 +11,9 @@ from typing import Any
 
 import pytest
 
+from relay_pipelines import errors
 from relay_pipelines.cli import main, rounds_command
 from relay_pipelines.cli.rounds_command import LastingProblems, Problem, problem, problems
-from relay_pipelines.errors import (
-    ConfigError,
-    DestinationError,
-    FencedError,
-    PermissionDeniedError,
-    PolicySupersededError,
-    RelayError,
-    RetentionPassedError,
-    SourceError,
-)
 from relay_pipelines.invocation import FollowedMirrors, Invocation
 from relay_pipelines.model import OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.run_ends import RunEnd
@@ -80,29 +71,30 @@ def test_problems_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         Outcome(here, FIRST, Status.FAILED, 0, error_kind="SourceError", error="away"),
         Outcome(here, FIRST, Status.DONE, 5),
     ]
-    error = RelayError("the Spark job failed")
+    error = errors.RelayError("the Spark job failed")
     result = RunResult("m", "r", {}, outcomes, [error])
     assert list(problems(result)) == [
-        Problem(RelayError, None, "the Spark job failed"),
-        Problem(SourceError, FIRST, "away"),
+        Problem(errors.RelayError, None, "the Spark job failed"),
+        Problem(errors.SourceError, FIRST, "away"),
     ]
 
 
 def lost(at: TopicPartition, end: int) -> Problem:
-    return problem(RetentionPassedError(f"retention took [0, {end})", topic_partition=at))
+    return problem(errors.RetentionPassedError(f"retention took [0, {end})", topic_partition=at))
 
 
 def denied(topic: str, lag: int) -> Problem:
-    return problem(PermissionDeniedError(f"topic '{topic}' may not be read, {lag} are left"))
+    return problem(errors.PermissionDeniedError(f"topic '{topic}' may not be read, {lag} are left"))
 
 
-DOWN = problem(SourceError("broker a cannot be reached", remedy="check that it runs"))
-LATE = Problem(SourceError, FIRST, "orders-0: no answer within 2 s")
-AWAY = problem(DestinationError("broker b cannot be reached"))
-HUNG = [problem(SourceError("no leader", topic_partition=at)) for at in (FIRST, SECOND)]
-FENCED = [Problem(FencedError, at, f"{at}: another run") for at in (FIRST, SECOND)]
+DOWN = problem(errors.SourceError("broker a cannot be reached", remedy="check that it runs"))
+LATE = Problem(errors.SourceError, FIRST, "orders-0: no answer within 2 s")
+AWAY = problem(errors.DestinationError("broker b cannot be reached"))
+HUNG = [problem(errors.SourceError("no leader", topic_partition=at)) for at in (FIRST, SECOND)]
+FENCED = [Problem(errors.FencedError, at, f"{at}: another run") for at in (FIRST, SECOND)]
 DENIED, MORE, OTHER = denied("a1", 3), denied("a1", 4), denied("a2", 3)
-SPARK, LOOP = problem(RelayError("Spark failed")), problem(ConfigError("a loop"))
+SPARK, LOOP = problem(errors.RelayError("Spark failed")), problem(errors.ConfigError("a loop"))
+JOB_FAILS = [*FENCED, SPARK]
 MANY = [lost(TopicPartition(f"t{number}", 0), 5) for number in range(500)]
 FOUND: dict[str, list[list[Problem]]] = {  # what each round finds
     "an outage, whatever it looks like": [[], [DOWN, LATE], [LATE], [], [], [DOWN], []],
@@ -116,11 +108,7 @@ FOUND: dict[str, list[list[Problem]]] = {  # what each round finds
     ],
     "what no outage explains, while another one lasts": [HUNG[:1], HUNG, HUNG[1:], []],
     "errors of topics by their names, not by numbers": [[DENIED], [MORE, OTHER], [OTHER]],
-    "a fight is one line; a job that fails hides nothing": [
-        FENCED,
-        [*FENCED, SPARK],
-        [*FENCED, SPARK, LOOP],
-    ],
+    "a fight is one line; a job that fails hides nothing": [FENCED, JOB_FAILS, [*JOB_FAILS, LOOP]],
 }
 
 
@@ -179,31 +167,18 @@ def test_a_daemon_waits_for_another_one_that_moves() -> None:
 
 THEIRS = RunEnd("theirs", 999_000, goes_on=True)
 LAST, BEFORE = (RunEnd("theirs", at_ms, goes_on=False) for at_ms in (999_500, 900_000))
-
-
+OURS = RunEnd("ours", 999_000, goes_on=True)
 NOBODY: dict[str, RunEnd] = {}
 STARTS = [  # title, who has committed last, when, the ends of runs that are known
     ("it was killed, or is at work", "other", 999, NOBODY, True),
     ("it has ended long ago", "other", 900, NOBODY, False),
     ("a decision of a person's command", "driver", 999, NOBODY, False),
     ("it has ended", "other", 999, {"other": replace(THEIRS, goes_on=False)}, False),
-    (
-        "it has committed since",
-        "other",
-        999,
-        {"other": RunEnd("theirs", 998_999, goes_on=False)},
-        True,
-    ),
+    ("it has committed since", "other", 999, {"other": replace(LAST, at_ms=998_999)}, True),
     ("another run follows", "other", 999, {"other": THEIRS}, True),
     ("... which has ended", "other", 999, {"other": THEIRS, "last": LAST}, False),
     ("... after a start of its deployment", "other", 999, {"other": THEIRS, "x": BEFORE}, True),
-    (
-        "a person has deleted it",
-        "other",
-        999,
-        {"other": RunEnd("ours", 999_000, goes_on=True)},
-        False,
-    ),
+    ("a person has deleted it", "other", 999, {"other": OURS}, False),
 ]
 
 
@@ -224,8 +199,8 @@ def test_who_waits_says_that_it_is_superseded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It waits for a person, and would be silent after the other one has ended; losses can wait."""
-    held = PolicySupersededError("another configuration decides", topic_partition=FIRST)
-    lost = RetentionPassedError("gone", topic_partition=SECOND)
+    held = errors.PolicySupersededError("another configuration decides", topic_partition=FIRST)
+    lost = errors.RetentionPassedError("gone", topic_partition=SECOND)
     planned = SimpleNamespace(data_losses=[held, lost])
     monkeypatch.setattr(rounds_command._Rounds, "_plan", lambda *_: (planned, True))
     unused: Any = None
@@ -274,7 +249,7 @@ def test_a_shielded_signal_is_raised_after_the_block() -> None:
     stop = StopSignal()
     with stop.heard(), pytest.raises(KeyboardInterrupt), stop.shielded():  # noqa: PT012
         send(signal.SIGTERM)
-        raise RelayError("Spark does not start")
+        raise errors.RelayError("Spark does not start")
 
 
 def test_a_signal_is_raised_on_the_thread_that_was_shielded() -> None:

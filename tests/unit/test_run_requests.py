@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -44,9 +44,7 @@ def job() -> None:
     copy()
 
 
-def run(
-    instance: DagsterInstance, status: DagsterRunStatus, tags: Mapping[str, str] = TAGS
-) -> None:
+def run(instance: DagsterInstance, status: DagsterRunStatus, tags: dict[str, str] = TAGS) -> None:
     """Let a run have this status now; one that has started says when."""
     started = instance.create_run_for_job(job, tags={**TAGS, **tags})
     if status is not DagsterRunStatus.NOT_STARTED:
@@ -99,10 +97,7 @@ TICKS = {
     "nothing is new": (Tick(found=OLD), ""),
     "a run is about to start": (Tick((queued,)), r"run \w{8} is about to start"),
     "a run was cancelled": (Tick((canceled,)), RUNS),
-    "a run failed": (
-        Tick((failed,)),
-        r"the last run failed, the next one starts in [23]\d[.\d]* s",
-    ),
+    "a run failed": (Tick((failed,)), r"the last run failed, the next one starts in [23][.\d]+ s"),
     "a run failed a while ago": (Tick((failed,), 31), RUNS),
     "three runs failed": (Tick((failed,) * 3, 100), "the last run failed, .*"),
     "three runs failed, two minutes ago": (Tick((failed,) * 3, 121), RUNS),
@@ -132,16 +127,13 @@ def test_a_tick(instance: DagsterInstance, title: str) -> None:
         new_starts=[StartRecord("m", "a", {0: 9}, "node", {}, 0)] if tick.starts else [],
     )
     kafka: Any = SimpleNamespace(mirror=lambda _: SimpleNamespace(on_data_loss=tick.on_data_loss))
-    requests = RunRequests(
-        *(instance, Share(LANE, tick.guests), kafka), *(found, time.time() + tick.later, ())
-    )
-
+    asked = Share(LANE, tick.guests), kafka, found, time.time() + tick.later, ()
+    requests = RunRequests(instance, *asked)
     request = requests.find("9 records waiting")
-
     if expected == RUNS:
         assert request is not None
-        asked = request.job_name, request.tags[naming.TAG_WAITING]
-        assert asked == ("mirror_m", "9 records waiting")
+        told = request.job_name, request.tags[naming.TAG_WAITING]
+        assert told == ("mirror_m", "9 records waiting")
     else:
         assert request is None
         assert re.fullmatch(expected, "; ".join(requests.remarks)), requests.remarks
@@ -152,7 +144,5 @@ def test_idle_runs_are_pruned(instance: DagsterInstance) -> None:
     for number in range(4):
         canceled(instance, tags={naming.TAG_NODE: "a"} if number == 0 else {})
     third, second, _, first = [found.run_id for found in instance.get_runs()]
-
     pruning.prune(instance, LANE, time.time())
-
     assert [found.run_id for found in instance.get_runs()] == [third, second, first]

@@ -13,16 +13,10 @@ from unittest.mock import patch
 
 import pytest
 
+from relay_pipelines import errors
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.errors import (
-    ConfigError,
-    CorruptBatchError,
-    PermissionDeniedError,
-    RelayError,
-    RetriableError,
-    TamperedError,
-)
+from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, RetriableError
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.output import tables
@@ -105,10 +99,8 @@ def test_each_record_is_seen_once(
     monkeypatch: pytest.MonkeyPatch, *, full: bool, records: int, left_out: int
 ) -> None:
     """Reading goes on where it has failed, and what it cannot decode was not looked at."""
-    whole = OffsetRange(ORDERS, 0, 300)
-    entry = LedgerEntry(
-        *("m", whole, whole, 300, 0, 1, 0, {}, "", -1, "node1", "", "r", 0), number=1
-    )
+    at = OffsetRange(ORDERS, 0, 300)
+    entry = LedgerEntry(*("m", at, at, 300, 0, 1, 0, {}, "", -1, "node1", "", "r", 0), number=1)
     (batch,) = encode_all((None, with_id(5 + number % 2), 0) for number in range(300))
     span = FetchedSpan(0, 300, BatchRun(batch.header, batch.header, batch.data, 300), None)
     failures: list[RelayError] = [RetriableError("away")]
@@ -129,7 +121,7 @@ def test_each_record_is_seen_once(
     (found,) = ids_of(client, [entry], SchemasRequest(full=full))
     assert (found.records, found.left_out, found.not_looked_at.total()) == (records, left_out, 0)
     assert sum(found.ids.values()) == records
-    failures.append(CorruptBatchError("not a batch"))
+    failures.append(errors.CorruptBatchError("not a batch"))
     (found,) = ids_of(client, [entry], SchemasRequest(full=full))
     assert (found.records, dict(+found.not_looked_at)) == (150, {"their batch is corrupt": 150})
 
@@ -157,23 +149,16 @@ def test_an_entry_that_no_checkpoint_names_is_not_looked_at(
     newest = chains(world.copies)[AT].records[-1]
     end = world.copies.logs["a"].end
     put(world.copies, "a", *encode_all([(None, with_id(7), 0)]))
-    forged = replace(
-        newest.entry,
-        number=newest.entry.number + 1,
-        previous=newest.head.hash,
-        source=OffsetRange(AT, 10, 11),
-        destination=OffsetRange(AT, end, end + 1),
-        records=1,
-    )
+    linked = replace(newest.entry, number=newest.entry.number + 1, previous=newest.head.hash)
+    read, copied = OffsetRange(AT, 10, 11), OffsetRange(AT, end, end + 1)
+    forged = replace(linked, source=read, destination=copied, records=1)
     put(world.copies, ledger_topic.TOPIC, encode(*ledger_topic.to_record(forged)))
-    with pytest.raises(TamperedError, match="entry 3: never committed with a checkpoint"):
+    with pytest.raises(errors.TamperedError, match="entry 3: never committed with a checkpoint"):
         verified()
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_records_of_others_among_the_copies_are_not_looked_at(
-    tmp_path: Path, *, full: bool
-) -> None:
+def test_records_of_others_among_copies_are_not_looked_at(tmp_path: Path, *, full: bool) -> None:
     """Such as those of a topic that is pinned to the same destination, or of a replay."""
     world, writes = World(tmp_path), iter([True] * 3)
 
@@ -213,9 +198,7 @@ def test_ids_of_records() -> None:
     assert str(ids.first[5]) == "the key of orders-0 at offset 0"
 
 
-def test_same_schemas_agree_and_each_id_is_asked_for_once(
-    here: FakeRegistry, there: FakeRegistry
-) -> None:
+def test_same_schemas_agree_each_id_asked_once(here: FakeRegistry, there: FakeRegistry) -> None:
     """Texts that differ in spaces are the same schema, and references are compared, too."""
     there.take(here)
     there.add("address", 1, 7, json.dumps(AVRO, indent=2))
@@ -286,9 +269,7 @@ def test_a_registry_that_is_away_is_no_pass(here: FakeRegistry, there: FakeRegis
     [(403, {"message": "not this subject"}), (422, {"message": "no"}), (200, {"id": 7})],
     ids=["forbidden", "refused", "no schema"],
 )
-def test_an_id_that_is_refused_hides_none_that_differs(
-    here: FakeRegistry, there: FakeRegistry, answer: Any
-) -> None:
+def test_a_refused_id_hides_none(here: FakeRegistry, there: FakeRegistry, answer: Any) -> None:
     """Also one that is refused for its reference is not the same, whoever else names that."""
     address = {"name": "A", "subject": "address", "version": 3}
     here.add("b-order", 1, 14, '{"type":"B"}', references=[address])
@@ -360,9 +341,7 @@ def checked(**declared: FakeRegistry | None) -> list[str]:
     return [tables.finding(each).plain for each in preflight.check(Sides("orders", mirror))]
 
 
-def test_what_check_says_of_registries(
-    here: FakeRegistry, there: FakeRegistry, wordings: Wordings
-) -> None:
+def test_check_of_registries(here: FakeRegistry, there: FakeRegistry, wordings: Wordings) -> None:
     """One line each: whether it answers and lets the user in."""
     lines = checked(source=here, destination=there)
     here.password = "secret"

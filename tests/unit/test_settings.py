@@ -67,10 +67,7 @@ OTHERS = [  # path, what is written, the mirror's attribute that it becomes
 @pytest.mark.parametrize(
     ("path", "written", "attribute", "value"),
     [
-        *(
-            (f"copy/{key}", given, f"copy_options.{name}", value)
-            for key, given, name, value in COPIES
-        ),
+        *((f"copy/{key}", each, f"copy_options.{to}", became) for key, each, to, became in COPIES),
         *OTHERS,
     ],
 )
@@ -168,9 +165,7 @@ def test_overrides_replace_single_keys_of_the_mirror(load_mirror: Callable[..., 
     assert [policy.select for policy in policies] == [(("key", "value"),)] * 3
 
 
-def test_owners_are_addresses_and_teams(
-    load_mirror: Callable[..., Mirror], write_config: WriteConfig
-) -> None:
+def test_owners(load_mirror: Callable[..., Mirror], write_config: WriteConfig) -> None:
     """What Dagster refuses is a line about relay.yaml instead of Dagster's own error."""
     owners = ["team:data-eng_1", "some.one+x@mail.example.com", "a_b@example.io"]
     assert load_mirror({"@/owners": owners}).owners == tuple(owners)

@@ -30,11 +30,8 @@ def test_relative_paths_start_at_the_folder_of_the_file(write_config, tmp_path, 
     for name in ("ca.pem", "client.pem", "client.key"):
         (tmp_path / name).touch()
     monkeypatch.chdir("/")
-    files = {
-        "ca_location": "ca.pem",
-        "certificate_location": "./client.pem",
-        "key_location": str(tmp_path / "client.key"),
-    }
+    files = {"ca_location": "ca.pem", "certificate_location": "./client.pem"}
+    files["key_location"] = str(tmp_path / "client.key")
     more: dict[str, Any] = {"protocol": "SSL", "verify_hostname": False}
     security = files | more | {"key_password": "${KEY}"}
     path = write_config(changed({"@node/security": security, "metrics/textfile": "relay.prom"}))

@@ -1,6 +1,5 @@
 """relay.example.yaml, where users start."""
 
-import itertools
 import re
 from types import UnionType
 from typing import Any, get_args
@@ -63,10 +62,8 @@ def test_the_example_documents_every_key():
     # an override shares keys with the mirror, where the example shows them
     shared = {(Override, key) for section, key in written if section is Mirror}
     assert every - written - shared == set()
-    described = itertools.chain.from_iterable(
-        section.model_fields.items() for section in sections(Settings)
-    )
-    assert [name for name, field in described if not field.description] == []
+    fields = [field for section in sections(Settings) for field in section.model_fields.items()]
+    assert [name for name, field in fields if not field.description] == []
 
 
 def test_the_example_loads_with_every_key_in_use(tmp_path):

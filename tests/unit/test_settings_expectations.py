@@ -16,15 +16,11 @@ from relay_pipelines.settings import Mirror, load
 from relay_pipelines.settings import expectations as module
 from relay_pipelines.settings.expectations import CheckSeverity, Side, snake_case
 from relay_pipelines.sides import Sides
+from tests.support.config_files import SIDES
 
 
 def mirror(folder: Path, entries: list[Any], **more: Any) -> Mirror:
-    section = {
-        "source": {"nodes": [{"name": "a", "bootstrap_servers": "a:1"}]},
-        "destination": {"bootstrap_servers": "b:1"},
-        "expectations": entries,
-        **more,
-    }
+    section = {**SIDES, "expectations": entries, **more}
     path = folder / "relay.yaml"
     path.write_text(yaml.safe_dump({"mirrors": {"m": section}}))
     return load(path).mirror("m")

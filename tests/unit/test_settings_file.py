@@ -8,15 +8,7 @@ import pytest
 
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.settings import load
-from tests.support.config_files import (
-    MINIMAL,
-    NODE_PATH,
-    SASL,
-    SECRET,
-    changed,
-    numbered_refusal,
-    refusal,
-)
+from tests.support.config_files import MINIMAL, NODE_PATH, SASL, SECRET, changed, located, refusal
 
 REFERENCE = (
     "expected ${NAME}, ${NAME:-default} or ${file:path}, one not inside another; write $${ for a"
@@ -53,7 +45,7 @@ REFERENCE = (
 )
 def test_is_refused_with_line_and_column(write_config, wordings, request, text, place):
     path = write_config(text)
-    said = numbered_refusal(path).removeprefix(str(path))
+    said = located(path).removeprefix(str(path))
     assert said.startswith(place)
     wordings.check(f"file: {request.node.callspec.id}", said)
 
@@ -85,10 +77,7 @@ def test_all_problems_are_reported_at_once(write_config):
     [
         ("    window:\n      every: soon\n", ":9: mirrors.orders.window.every"),
         ("    window:\n      evry: 1m\n", ":9: mirrors.orders.window.evry"),
-        (
-            "    topics:\n      allow:\n      - a\n      - (\n",
-            ":11: mirrors.orders.topics.allow[1]",
-        ),
+        ("    topics:\n      deny:\n      - a\n      - (\n", ":11: mirrors.orders.topics.deny[1]"),
         ("    lanes:\n      a: {}\n", ":9: mirrors.orders.lanes.a.topics"),
         ("spark: &s {master: yarn}\nmetrics:\n  <<: *s\n", ":8: metrics.master"),
         # YAML reads dates by itself, before the key sees them
@@ -99,9 +88,9 @@ def test_all_problems_are_reported_at_once(write_config):
 def test_a_problem_has_the_number_of_its_line(write_config, more, where):
     """It is the line of the key, or of the section where a key is missing."""
     path = write_config(MINIMAL + more)
-    assert numbered_refusal(path).startswith(f"{path}{where}: ")
+    assert located(path).startswith(f"{path}{where}: ")
     path = write_config("spark: {}\n")
-    assert numbered_refusal(path) == f"{path}: mirrors: is missing"
+    assert located(path) == f"{path}: mirrors: is missing"
 
 
 def test_an_anchor_and_a_merge_key_may_be_overridden(write_config):
@@ -166,11 +155,11 @@ def test_an_unresolved_reference_is_reported_with_its_key(write_config, tmp_path
 def test_a_newer_file_is_refused_with_one_line(write_config, wordings):
     """Its unknown keys are not listed: they are not the problem."""
     path = write_config(MINIMAL + "version: 2\nreplicas: {}\n")
-    wordings.check("file: a newer one", numbered_refusal(path).removeprefix(str(path)))
+    wordings.check("file: a newer one", located(path).removeprefix(str(path)))
     plain = load(write_config(MINIMAL))
     assert load(write_config(MINIMAL + "version: 1\n")) == plain
     path = write_config(MINIMAL + "version: '1.0'\n")
-    assert numbered_refusal(path) == f"{path}:8: version: expected 1, got '1.0'"
+    assert located(path) == f"{path}:8: version: expected 1, got '1.0'"
 
 
 def test_a_variable_may_have_a_default(write_config, monkeypatch):
@@ -258,7 +247,7 @@ def test_a_whole_file_may_come_from_the_environment(tmp_path, monkeypatch):
     named = {"RELAY_CONFIG": str(path)}
     whole = named | {"RELAY_CONFIG_YAML": MINIMAL + "    copy:\n      chunk: ${CHUNK}\n"}
     where = "RELAY_CONFIG_YAML:9: mirrors.orders.copy.chunk"
-    assert numbered_refusal(path, whole) == f"{where}: the environment variable CHUNK is not set"
+    assert located(path, whole) == f"{where}: the environment variable CHUNK is not set"
     empty = named | {"RELAY_CONFIG_YAML": "# nothing"}
     assert refusal(path, empty) == "RELAY_CONFIG_YAML is empty; start from what `relay init` writes"
 

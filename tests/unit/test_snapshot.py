@@ -35,17 +35,8 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.recent_configs import RecentConfigs, TopicConfigs
 from relay_pipelines.user_sources import Sources
 from tests.copying import copy_as_it_is
+from tests.support import copies_in_memory as memory
 from tests.support.config_files import SIDES
-from tests.support.copies_in_memory import (
-    AT,
-    DESTINATION,
-    checkpoints_of,
-    destination,
-    filled,
-    job,
-    served,
-    whole,
-)
 from tests.support.run_plans import plan_of, snapshot_of
 
 
@@ -100,10 +91,9 @@ def test_only_what_is_new_is_collected() -> None:
 
 
 def test_one_object_of_each() -> None:
-    """However it is made: by name, by a task that unpickles it, from JSON, or as a copy."""
+    """However it is made: by name, in a task, from JSON, as a copy, or by two threads at once."""
     tp = TopicPartition("orders", 1)
     offsets = OffsetRange(tp, 0, 9)
-
     assert TopicPartition(partition=1, topic=b"orders".decode()) is tp
     assert pickle.loads(pickle.dumps(offsets)).topic_partition is tp
     assert json_codec.from_json(OffsetRange, json_codec.to_json(offsets)) == offsets
@@ -116,9 +106,6 @@ def test_one_object_of_each() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         tp.partition = 2  # type: ignore[misc]
 
-
-def test_threads_get_the_same() -> None:
-    """Two at the same moment do not get two; they are ordered by topic, then by number."""
     threads, before = 8, sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -143,17 +130,17 @@ def test_threads_get_the_same() -> None:
 @pytest.mark.parametrize("what", ["a doubt", "a quarantine"])
 def test_what_a_run_notes_goes_to_the_cluster_that_it_has_read(what: str) -> None:
     """An address may lead elsewhere by then: nothing is said to another cluster."""
-    copies, there = destination("a"), replace(DESTINATION, id="the one that was read")
+    copies, there = memory.destination("a"), replace(memory.DESTINATION, id="the one that was read")
     snapshot = replace(snapshot_of("m", "n", {"a": "a"}, []), destination=there)
     outcomes: list[Any] = [SimpleNamespace(diverged={"n": "other records"})]
     result = RunResult("m", run_id="run", topics={}, outcomes=outcomes)
     nobody: Any = None
     run = _Run(snapshot.sides, nobody, result, [], never, Sources())
     note = {
-        "a doubt": partial(owners.note_doubts, snapshot, {AT: 7}),
+        "a doubt": partial(owners.note_doubts, snapshot, {memory.AT: 7}),
         "a quarantine": partial(run._quarantine_diverged_nodes, snapshot),
     }[what]
-    with served(destination=copies), pytest.raises(WrongClusterError):
+    with memory.served(destination=copies), pytest.raises(WrongClusterError):
         note()
     assert not copies.logs[checkpoint.TOPIC].entries
     assert not copies.ids
@@ -165,22 +152,22 @@ def test_a_doubt_is_of_what_the_run_has_committed_before(planned: int) -> None:
 
     A run that is slower, and has seen another checkpoint, does not take the doubt back.
     """
-    source, copies, clock = filled((0, 5), (5, 10)), destination("a"), SystemClock()
-    with served(source=source, destination=copies):
+    source, copies, clock = memory.filled((0, 5), (5, 10)), memory.destination("a"), SystemClock()
+    with memory.served(source=source, destination=copies):
         for end in (5, 10):
-            known = [None, *checkpoints_of(copies)][-1]
-            wanted = replace(whole("a", end), checkpoint=known)
-            (copied,) = copy_as_it_is(job(chunk_bytes=1), [wanted], clock)
+            known = [None, *memory.checkpoints_of(copies)][-1]
+            wanted = replace(memory.whole("a", end), checkpoint=known)
+            (copied,) = copy_as_it_is(memory.job(chunk_bytes=1), [wanted], clock)
         failed = replace(copied, status=Status.FAILED, error_kind=LogTruncatedError.__name__)
-        known_then = {each.next_offset: {AT: each} for each in checkpoints_of(copies)}
+        known_then = {each.next_offset: {memory.AT: each} for each in memory.checkpoints_of(copies)}
         plan = plan_of("m", "source", {"a": "a"}, [])
         checkpoints = known_then.get(planned, {})
-        snapshot = replace(plan.snapshot, destination=DESTINATION, checkpoints=checkpoints)
+        snapshot = replace(plan.snapshot, destination=memory.DESTINATION, checkpoints=checkpoints)
         nobody: Any = None
         result = RunResult("m", run_id="run", topics={}, outcomes=[failed])
         run = _Run(snapshot.sides, nobody, result, [], never, Sources())
         run._note_doubts(replace(plan, snapshot=snapshot))
         slower = replace(snapshot, checkpoints=known_then[5])
-        owners.note_doubts(slower, {AT: 5})
-        with ClusterClient(DESTINATION, DestinationError) as client:
-            assert read_state(client).of("m").doubted == {AT}
+        owners.note_doubts(slower, {memory.AT: 5})
+        with ClusterClient(memory.DESTINATION, DestinationError) as client:
+            assert read_state(client).of("m").doubted == {memory.AT}

@@ -35,7 +35,7 @@ def snapshot(**ends: int) -> ClusterSnapshot:
     positions = [
         Position(TopicPartition(topic, partition), 0, end)
         for topic, first in ends.items()
-        for partition, end in enumerate((first, 1))
+        for partition, end in ((0, first), (1, 1))
     ]
     return snapshot_of("m", "a", {topic: topic for topic in ends}, positions)
 
@@ -48,9 +48,7 @@ class Ticks:
         self.cursor = Cursor()
         self.began = time.time()  # Dagster stamps the events
 
-    def tick(
-        self, topics: Lane, found: ClusterSnapshot, seconds: float = 0
-    ) -> dict[str, dict[str, object]]:
+    def tick(self, topics: Lane, found: ClusterSnapshot, seconds: float = 0) -> dict[str, Any]:
         events, self.cursor = source_events.find(
             self.instance, topics, found, self.cursor, self.began + seconds
         )

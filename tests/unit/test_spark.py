@@ -9,19 +9,10 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
+from relay_pipelines import model
 from relay_pipelines.cli import main
 from relay_pipelines.errors import ConfigError, RelayError, SparkJobError
 from relay_pipelines.json_codec import from_json
-from relay_pipelines.model import (
-    Cluster,
-    CopyJob,
-    OffsetRange,
-    Outcome,
-    Segment,
-    Skipped,
-    Status,
-    TopicPartition,
-)
 from relay_pipelines.spark import connect_channel, jvm, yarn
 from relay_pipelines.spark.job import forget_folders_of_zips, outcome_row, submit, texts
 from relay_pipelines.spark.session import connect
@@ -56,9 +47,7 @@ def test_what_cannot_be_started_is_one_line(
     assert not (tmp_path / "state").exists()
 
 
-def test_an_environment_that_leads_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, wordings: Wordings
-) -> None:
+def test_another_environment(monkeypatch: pytest.MonkeyPatch, wordings: Wordings) -> None:
     """PySpark's own error names Java, and Spark's launcher would end without a word."""
     before = SparkContext._gateway
     monkeypatch.setenv("SPARK_REMOTE", "sc://192.0.2.1:15002")
@@ -128,21 +117,19 @@ class Ended:
 
 def test_an_outcome_survives_the_way_through_spark() -> None:
     """Spark carries an outcome as one JSON column; every field keeps its value and type."""
-    here, there = TopicPartition("a", 1), TopicPartition("b", 1)
+    here, there = model.TopicPartition("a", 1), model.TopicPartition("b", 1)
     failed: dict[str, Any] = {"error_kind": "FencedError", "error": 'a header "\udcff" and an Ö'}
-    counts = {"records": 7, "skipped": {str(Skipped.FILTERED): 3}, "commit_seconds": 0.5}
-    segments = (Segment("node1", 5, 10), Segment("node2", 10, 15))
-    outcome = Outcome(
-        *(OffsetRange(here, 5, 25), there, Status.FENCED, 15),
-        **(failed | counts),
-        segments=segments,
-        diverged={"node3": "holds another record"},
-    )
+    counts = {"records": 7, "skipped": {str(model.Skipped.FILTERED): 3}, "commit_seconds": 0.5}
+    segments = (model.Segment("node1", 5, 10), model.Segment("node2", 10, 15))
+    of_nodes: Any = {"segments": segments, "diverged": {"node3": "holds another record"}}
+    where = model.OffsetRange(here, 5, 25), there, model.Status.FENCED, 15
+    outcome = model.Outcome(*where, **(failed | counts | of_nodes))
     row = outcome_row(outcome)
     assert row.schema.names == ["outcome"]
-    found = from_json(Outcome, row.column("outcome")[0].as_py())
+    found = from_json(model.Outcome, row.column("outcome")[0].as_py())
     assert found == outcome
-    assert (type(found.status), type(found.range.topic_partition)) == (Status, TopicPartition)
+    assert type(found.status) is model.Status
+    assert type(found.range.topic_partition) is model.TopicPartition
 
 
 RAISED = """
@@ -154,8 +141,6 @@ last):
 %s
  SQLSTATE: 38000
 """
-
-
 MISMATCH = (
     "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker"
     " has different version: 3.1 than that in driver: 3.11, PySpark cannot run with different minor"
@@ -190,7 +175,7 @@ def test_what_a_job_failed_of_is_one_line(wordings: Wordings) -> None:
     with pytest.raises(SparkJobError) as failed:
         texts(failing, failing.range, "a tag", tasks=["a-0", "a-1, b-0"])
     wordings.check("spark: a task failed too often", failed.value.what)
-    job = CopyJob("mirror", "run", Cluster("node", ()), Cluster("destination", ()))
+    job = model.CopyJob("m", "run", model.Cluster("node", ()), model.Cluster("destination", ()))
     first = "the Spark job failed: SparkContext or SparkSession should be created first"
     with pytest.raises(RelayError, match=first):
         submit(Ended(), job, [], "tag")

@@ -14,11 +14,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
-from dagster._core.remote_origin import (
-    RegisteredCodeLocationOrigin,
-    RemoteJobOrigin,
-    RemoteRepositoryOrigin,
-)
+from dagster._core import remote_origin
 from sqlalchemy.exc import OperationalError
 
 from relay_pipelines.jobs import mirror_lane
@@ -327,8 +323,9 @@ def test_a_tick_says_for_whom_a_person_waits() -> None:
 
         copying = run(instance, Turn.COPYING)
         run(instance, Turn.CHECKING)
-        location = RegisteredCodeLocationOrigin("location")
-        origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "repository"), "__ASSET_JOB")
+        location = remote_origin.RegisteredCodeLocationOrigin("location")
+        repository = remote_origin.RemoteRepositoryOrigin(location, "repository")
+        origin = remote_origin.RemoteJobOrigin(repository, "__ASSET_JOB")
         selected = [frozenset([naming.mirrored_asset("m", topic)]) for topic in ("a", "b")]
         launched: dict[str, Any] = {"status": DagsterRunStatus.QUEUED, "remote_job_origin": origin}
         queued, _ = (  # the second one is of another lane

@@ -44,14 +44,12 @@ def test_what_was_read_is_imported_until_something_else_was(tmp_path: Path, name
     assert [file.module for file in before.sources] == [name, f"{name}_module"]
     letters.write_text("LETTER = 'b'")
     assert value(before) == ("a", str(module))
-
     second = Sources.of([spec])
     after = second.fix_class(spec)
     assert value(after) == ("b", str(module))
     assert value(before) == ("a", str(module))
     assert second.changes(first) == [f"{name}.py has changed"]
     assert second.changes(None) == second.changes(second) == []
-
     module.unlink()
     third = Sources.of([spec])
     assert third.changes(second) == [f"{module.name} has changed"]
@@ -69,7 +67,6 @@ def test_a_module_that_was_imported_from_the_disk_is_imported_again(
     assert value(spec) == 1
     module.write_text("value = lambda: 22")
     assert value(Sources().fix_class(spec)) == 22
-
     installed = tmp_path / "installed"
     installed.mkdir()
     (installed / f"{name}.py").write_text("value = lambda: 3")
@@ -81,9 +78,7 @@ def test_a_module_that_was_imported_from_the_disk_is_imported_again(
 
 
 @pytest.mark.parametrize("is_regular", [True, False], ids=["package", "without __init__.py"])
-def test_a_package_is_imported_as_it_was_read(
-    tmp_path: Path, name: str, *, is_regular: bool
-) -> None:
+def test_a_package_is_imported_as_read(tmp_path: Path, name: str, *, is_regular: bool) -> None:
     """With all its modules; its data is where it was."""
     package = tmp_path / name
     (package / "inner").mkdir(parents=True)
@@ -220,9 +215,7 @@ def test_a_provider_that_is_refused(folder: Path, wordings: Wordings, title: str
     wordings.check(f"tokens: {title}", str(raised.value))
 
 
-def test_a_call_that_never_returns_is_not_the_last(
-    topic_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_hangs_is_not_last(topic_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without another call, a process that runs for years would never get a token again."""
     token_providers.go_on.clear()
     spec = ClassSpec("tests.support.token_providers:hanging", f'{{"name": "{topic_name}"}}')

@@ -37,8 +37,6 @@ AT = TopicPartition("orders", 0)
 RANGE = OffsetRange(AT, 100, 160)
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 KEY = "2026-11-22T04:10:20Z-000"
-
-
 CHUNK = replace(entry(100, 160, compaction_gap=4, control=6), source=RANGE, reencoded=20, node="a")
 
 
@@ -152,10 +150,8 @@ class TestRunLog:
             log = RunLog(logging.getLogger(), 0.4, brief=brief)
             log.begin(plan)
             log.end(window.result)
-            log.recounted(
-                *(window.frozen.key, len(window.topics), rounds),
-                *(window.result, window.recount_seconds),
-            )
+            counted = window.frozen.key, len(window.topics), rounds
+            log.recounted(*counted, window.result, window.recount_seconds)
         return caplog.messages
 
     @pytest.mark.parametrize("title", ["a run", "a window of a session", "a window of 8 rounds"])
