@@ -11,7 +11,7 @@ from relay_pipelines.dataframe.data_source import refuse_unknown_columns
 from relay_pipelines.dataframe.record_range import Range, read_range
 from relay_pipelines.dataframe.window_chunks import window_entries
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.ledger.accounted import ChunkCopies
+from relay_pipelines.ledger.chunk_copies import ChunkCopies
 from relay_pipelines.model import Cluster, LedgerEntry, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from relay_pipelines.audit.claims import Claims
+from relay_pipelines.audit.claims import Claims, accounted
 from relay_pipelines.audit.coverage import last_history
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
@@ -143,7 +143,7 @@ def _recount(
             offsets = OffsetRange(each.source, some[0].source.start, some[-1].source.end)
             whole.append((offsets, some))
     # records after the attested ones are in later chunks; the ledger may have expired since
-    claims = Claims(ledger.mirror, [*attested, *ledger.entries], ledger.accounted(attested))
+    claims = Claims(ledger.mirror, [*attested, *ledger.entries], accounted(ledger, attested))
     with sides.destination("audit") as client:
         count = partial(_counted, client, claims)
         for (_, entries), result in zip(whole, count(whole), strict=True):

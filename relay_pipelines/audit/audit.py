@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay_pipelines.audit.chunks import AuditJob
-from relay_pipelines.audit.claims import Claims, RecountPart
+from relay_pipelines.audit.claims import Claims, RecountPart, accounted
 from relay_pipelines.audit.comparison import ComparedChunk, Comparison
 from relay_pipelines.audit.coverage import (
     CoverageMap,
@@ -403,7 +403,7 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     audit.job = replace(job, nodes=tuple(logs.clusters))
     source_configs = followed(sides.mirror.topics, logs.configs)
     if level in {Level.RECOUNT, Level.FULL}:
-        claims = _claims(ledger, source_configs)
+        claims = Claims(sides.name, ledger.entries, accounted(ledger), source_configs)
         _plan_recount(audit, selected, claims)
         _plan_uncopied(audit, request, selected, ledger, claims)
     if level.compares:
@@ -497,13 +497,6 @@ def _topics_of_copies(selected: CoverageMap, checkpoint: Checkpoint | None) -> s
     return topics | ({newest.topic} if newest else set())
 
 
-def _claims(ledger: VerifiedLedger, source_configs: Configs) -> Claims:
-    # where nothing is known of the destination, nothing there is foreign
-    copies = {entry.destination.topic_partition for entry in ledger.entries}
-    accounted = {to: OffsetRange(to, 0, 0) for to in copies} | ledger.accounted()
-    return Claims(ledger.mirror, ledger.entries, accounted, source_configs)
-
-
 def _plan_recount(audit: Audit, selected: Sequence[CoverageMap], claims: Claims) -> None:
     """Find the parts to count at the destination."""
     for each in selected:
@@ -528,10 +521,8 @@ def _plan_uncopied(
         for to in {entry.destination.topic_partition for entry in each.entries}:
             audited[to] = of_topics[to.topic] = replace(each.range, end=each.range.start)
 
-    before = ledger.before
-
     def range_of(to: TopicPartition) -> OffsetRange | None:
-        if to in before.others or to not in before.ends:
+        if to in ledger.others or to not in ledger.ends:
             return None
         of_topic = of_topics.get(to.topic) if selection.partition is None else None
         return audited.get(to, of_topic)
@@ -539,7 +530,7 @@ def _plan_uncopied(
     for part in claims.uncopied(range_of, ledger.created):
         partition_audit = audit.partitions[part.range.topic_partition]
         topic = part.destination.topic_partition.topic
-        if hidden := before.hidden.get(topic):
+        if hidden := ledger.hidden.get(topic):
             why = f"{part.destination} was not looked at: {topic} {hidden.may_be_there}"
             unread = DestinationCount(part.range, error=f"{why}; {hidden.error.remedy}")
             partition_audit.counted.append(unread)

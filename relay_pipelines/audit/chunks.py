@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -121,7 +121,7 @@ def _compare_at(
         source_client(job.mirror, node, job.options, clock, "audit") as source,
         destination_client(job.mirror, job.destination, job.options, clock, "audit") as destination,
     ):
-        comparing = _Comparing(job, _Reader(source), _Reader(destination, waits=True), clock)
+        comparing = _Comparing(job, source, destination)
         for number, pending in enumerate(wanted):
             chunk = pending.chunk
             if node.name in pending.silent:
@@ -157,67 +157,18 @@ def _has_own_log(job: AuditJob, node: Cluster, chunk: ComparedChunk) -> bool:
     return not (known and found) or known == found
 
 
-class _Reader:
-    """Reads offset ranges of one cluster.
-
-    Args:
-        waits: whether open transactions may hide the range for a moment.
-    """
-
-    def __init__(self, client: ClusterClient, *, waits: bool = False) -> None:
-        self._client = client
-        self._waits = waits
-        self._logs: dict[TopicPartition, tuple[int, int]] = {}
-
-    @property
-    def name(self) -> str:
-        """Of the cluster."""
-        return self._client.cluster.name
-
-    def log(self, offset_range: OffsetRange) -> tuple[int, int]:
-        """Return low watermark and last stable offset, once no transaction hides the range."""
-        tp, client = offset_range.topic_partition, self._client
-        known = self._logs.get(tp, (0, -1))
-        if known[1] < offset_range.end:
-            high = client.list_offsets([tp], LATEST, READ_UNCOMMITTED)[tp]
-            if self._waits:
-                end = min(offset_range.end, high)
-                wait_until_stable(client, tp, end)
-            low = client.list_offsets([tp], EARLIEST, READ_COMMITTED)[tp]
-            stable = client.list_offsets([tp], LATEST, READ_COMMITTED)[tp]
-            known = self._logs[tp] = low, stable
-        return known
-
-    def read(self, offset_range: OffsetRange) -> Generator[list[FetchedSpan], None, None]:
-        """Yield what is in a range."""
-        return read(self._client, offset_range, self._client.options.fetch_max_bytes)
-
-    def size_bytes(self, tp: TopicPartition) -> int | None:
-        """Return the size of a log; None if it is not known."""
-        return size_on_disk(self._client, tp)
-
-    def forget(self) -> None:
-        """Ask again where logs begin and end."""
-        self._logs.clear()
-
-    def close(self) -> None:
-        """Close the connections; the next call connects again, and logs may have changed."""
-        self._client.close()
-        self.forget()
-
-    def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
-        """Within the context, fail if one answer takes longer than this."""
-        return self._client.waiting_at_most(seconds)
-
-
 @dataclass(frozen=True, slots=True)
 class _Comparing:
-    """Compares chunks between one node and the destination."""
+    """Compares chunks between one node and the destination.
 
-    _job: AuditJob
-    _source: _Reader
-    _destination: _Reader
-    _clock: Clock
+    Args:
+        logs: where the logs begin and end, as far as they were asked.
+    """
+
+    job: AuditJob
+    source: ClusterClient
+    destination: ClusterClient
+    logs: dict[tuple[bool, TopicPartition], tuple[int, int]] = field(default_factory=dict)
 
     def result(self, chunk: ComparedChunk, *, patient: bool) -> Comparison:
         """Return what is found.
@@ -228,13 +179,19 @@ class _Comparing:
         Raises:
             RetriableError: a cluster does not answer.
         """
-        node = self._source.name
-        ask = partial(self._compare, chunk)
-        clients = self._source, self._destination
+        job, node, clock = self.job, self.source.cluster.name, self.source.clock
+
+        def ask() -> Comparison:
+            try:
+                return self._compare(chunk)
+            except RelayError:
+                self.logs.clear()  # they may have changed
+                raise
+
         try:
             # what is deleted after the watermarks were read is before them in the next attempt
             return retry(
-                *(ask, self._job.mirror, self._job.options, self._clock, *clients),
+                *(ask, job.mirror, job.options, clock, self.source, self.destination),
                 patient=patient,
                 also=(DataLossError,),
             )
@@ -245,10 +202,22 @@ class _Comparing:
         except RelayError as error:
             return Comparison(chunk, node, error=str(error))
 
+    def log(self, client: ClusterClient, offset_range: OffsetRange) -> tuple[int, int]:
+        """Return low watermark and last stable offset, once no transaction hides the copies."""
+        tp, is_copy = offset_range.topic_partition, client is self.destination
+        key = is_copy, tp
+        if self.logs.get(key, (0, -1))[1] < offset_range.end:
+            if is_copy:
+                high = client.list_offsets([tp], LATEST, READ_UNCOMMITTED)[tp]
+                wait_until_stable(client, tp, min(offset_range.end, high))
+            low = client.list_offsets([tp], EARLIEST, READ_COMMITTED)[tp]
+            self.logs[key] = low, client.list_offsets([tp], LATEST, READ_COMMITTED)[tp]
+        return self.logs[key]
+
     def _compare(self, chunk: ComparedChunk) -> Comparison:
-        node = self._source.name
-        source_low, source_end = self._source.log(chunk.source)
-        low, end = self._destination.log(chunk.destination)
+        node = self.source.cluster.name
+        source_low, source_end = self.log(self.source, chunk.source)
+        low, end = self.log(self.destination, chunk.destination)
         if len(chunk.destination) and low > chunk.destination.start:
             if unexplained := self._unexplained(chunk, low):
                 what = f"the destination's log begins at {low}, although {unexplained}"
@@ -262,7 +231,11 @@ class _Comparing:
         compared = self._compare_both(chunk, source_end, end)
         if chunk.is_compacted and compared.difference:
             # a later record may have removed one while it was read
-            compared = self._compare_both(chunk, *self._fresh_ends(chunk))
+            self.logs.clear()
+            source_end = self.log(self.source, chunk.source)[1]
+            compared = self._compare_both(
+                chunk, source_end, self.log(self.destination, chunk.destination)[1]
+            )
         compared.node = node
         return compared
 
@@ -273,14 +246,9 @@ class _Comparing:
         """
         tp = chunk.destination.topic_partition
         entries = [chunk.entry] if chunk.entry else []
-        size_bytes = partial(self._destination.size_bytes, tp)
-        return chunk.policies.contradicting(entries, low, self._clock.now_ms(), size_bytes)
-
-    def _fresh_ends(self, chunk: ComparedChunk) -> tuple[int, int]:
-        """Return the ends of both logs as they are now."""
-        self._source.forget()
-        self._destination.forget()
-        return self._source.log(chunk.source)[1], self._destination.log(chunk.destination)[1]
+        size_bytes = partial(size_on_disk, self.destination, tp)
+        now_ms = self.destination.clock.now_ms()
+        return chunk.policies.contradicting(entries, low, now_ms, size_bytes)
 
     def _compare_both(
         self, chunk: ComparedChunk, source_end: int, destination_end: int
@@ -291,9 +259,15 @@ class _Comparing:
         end = destination_end if by_key else min(chunk.destination.end, destination_end)
         copies = replace(chunk.destination, end=end)
         with (
-            closing(self._source.read(originals)) as source,
-            closing(self._destination.read(copies)) as destination,
+            closing(_read(self.source, originals)) as source,
+            closing(_read(self.destination, copies)) as destination,
         ):
             if by_key:
                 return compare_keys(decoded(source), decoded(destination), chunk)
             return compare(Side(source), Side(destination, chunk.producer_id), chunk)
+
+
+def _read(
+    client: ClusterClient, offset_range: OffsetRange
+) -> Generator[list[FetchedSpan], None, None]:
+    return read(client, offset_range, client.options.fetch_max_bytes)

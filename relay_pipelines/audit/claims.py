@@ -11,10 +11,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from relay_pipelines.audit.retention import Configs
-from relay_pipelines.ledger.accounted import ChunkCopies, RangeIndex
-from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.ledger.checkpoint import home, key_of
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, RangeIndex, copies_of
+from relay_pipelines.ledger.ledger_topic import TOPIC
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from relay_pipelines.ledger.verified import VerifiedLedger
 
 _CHUNKS = 1_000  # of a part that is cut: a task gets their entries
 _ALL = sys.maxsize
@@ -76,8 +83,7 @@ class Claims:
     Args:
         mirror: whose chunks they are; what the rest of its family has written is not foreign.
         entries: all that count, of the mirror and its replays.
-        accounted: by destination topic-partition, the offsets of which all entries are known; all
-            of them where it says nothing.
+        known: as `accounted` returns it; all entries are known where it says nothing.
         source_configs: what the copies of source topics follow, as `followed` returns it.
     """
 
@@ -85,11 +91,11 @@ class Claims:
         self,
         mirror: str,
         entries: Iterable[LedgerEntry],
-        accounted: Mapping[TopicPartition, OffsetRange] = MappingProxyType({}),
+        known: Mapping[TopicPartition, OffsetRange] = MappingProxyType({}),
         source_configs: Configs = MappingProxyType({}),
     ) -> None:
         self._mirror = mirror
-        self._accounted = accounted
+        self._known = known
         self._source_configs = source_configs
         self._chunks: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
         # before it are originals that have come home
@@ -151,7 +157,7 @@ class Claims:
         if begun and begun.number < entries[0].number:
             start = max(start, begun.destination.end)
         copies = OffsetRange(to, start, max(start, upto.end))
-        known = self._accounted.get(to, OffsetRange(to, 0, _ALL))
+        known = self._known.get(to, OffsetRange(to, 0, _ALL))
         return RecountPart(
             OffsetRange(
                 source,
@@ -198,7 +204,7 @@ class Claims:
             begun[to] = max(begun[to], entry.destination.end)
             anew[tp] = max(anew[tp], entry.number)
         parts = []
-        for to, known in sorted(self._accounted.items()):
+        for to, known in sorted(self._known.items()):
             # copies of former generations are counted by nobody: what is among them, by this part
             starts = (
                 entry.destination.start
@@ -213,6 +219,69 @@ class Claims:
                 others, created_id = self._others(before), created.get(to.topic, "")
                 parts.append(RecountPart(source, before, others=others, created_id=created_id))
         return parts
+
+
+def accounted(
+    ledger: VerifiedLedger, others: Iterable[LedgerEntry] = ()
+) -> dict[TopicPartition, OffsetRange]:
+    """Return, by destination topic-partition, the offsets of which the ledger has every entry.
+
+    A mirror and its replays may write to one topic, at the same time. Their ledger entries are in
+    several partitions of the ledger, and retention removes those at different times. Where nothing
+    is known of the destination, there are none.
+
+    Args:
+        others: entries that are known besides those that the ledger still has.
+    """
+    chains: dict[tuple[str, TopicPartition], dict[int, LedgerEntry]] = defaultdict(dict)
+    copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+    starts = dict.fromkeys(ledger.ends, 0)
+    unknown: dict[TopicPartition, OffsetRange] = {}
+    for entry in (*ledger.entries, *others):
+        to = entry.destination.topic_partition
+        chains[entry.mirror, entry.source.topic_partition][entry.number] = entry
+        unknown[to] = OffsetRange(to, 0, 0)
+        if entry.records:
+            copied[to].append(entry)
+    for known in ledger.family:
+        to, numbered = copies_of(known), chains[known.mirror, known.source]
+        kept_since_ms = ledger.kept.get(home(TOPIC, key_of(known.mirror, known.source)), 0)
+        start = _complete_from(known, numbered, copied[to], kept_since_ms)
+        starts[to] = max(starts.get(to, 0), start)
+    return unknown | {to: OffsetRange(to, starts[to], end) for to, end in ledger.ends.items()}
+
+
+def _complete_from(
+    known: Checkpoint,
+    numbered: Mapping[int, LedgerEntry],
+    copied: Iterable[LedgerEntry],
+    kept_since_ms: int,
+) -> int:
+    """Return the destination offset after the copies of the newest entry that is gone; or 0.
+
+    Only retention takes entries. Others are missing, and what they might have named is foreign: a
+    checkpoint alone, which another process may have written, excuses nothing.
+
+    Args:
+        numbered: the entries of the checkpoint's chain.
+        copied: those with records in the same destination topic-partition, of all chains.
+    """
+    head, to = known.ledger_head, copies_of(known)
+    newest = next((number for number in range(head.number, 0, -1) if number not in numbered), 0)
+    after = numbered.get(newest + 1)
+    gone_ms = head.committed_at_ms if after is None else after.previous_at_ms
+    if not newest or gone_ms >= kept_since_ms:
+        return 0
+    # its copies are before those that follow in its chain, or were committed later
+    later_ms = gone_ms + CLOCK_SKEW_MS
+    later = [entry.destination.start for entry in copied if entry.committed_at_ms > later_ms]
+    follow = [
+        entry.destination.start
+        for entry in numbered.values()
+        if entry.number > newest and entry.records and entry.destination.topic_partition == to
+    ]
+    end = min(follow, default=known.copies.next_offset if known.copies else 0)
+    return min([end, *later])
 
 
 def _of_this_log(chunks: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:

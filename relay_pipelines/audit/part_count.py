@@ -22,7 +22,7 @@ from relay_pipelines.audit.retention import (
     Configs,
 )
 from relay_pipelines.errors import DataLossError, RelayError
-from relay_pipelines.ledger.accounted import RangeIndex
+from relay_pipelines.ledger.chunk_copies import RangeIndex
 from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.protocol.admin import each_topic_configs, size_on_disk
 from relay_pipelines.protocol.batch import Batch, BatchHeader

@@ -8,29 +8,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from relay_pipelines.audit.claims import Claims
+from relay_pipelines.audit.claims import Claims, accounted
 from relay_pipelines.audit.coverage import OffsetKind
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Configs
 from relay_pipelines.audit.source_logs import destination_topics
 from relay_pipelines.errors import DataLossError, RelayError
-from relay_pipelines.ledger.accounted import BeforeLedger, ledger_kept_since_ms, read_before_ledger
-from relay_pipelines.ledger.chain import (
-    not_counted,
-    not_of_checkpoint,
-    verify_chain,
-    vouched_records,
-)
-from relay_pipelines.ledger.checkpoint import home, key_of
-from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, TOPIC, LedgerRecord
+from relay_pipelines.ledger.chain import not_counted, vouched_records
+from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, LedgerReader, Since
-from relay_pipelines.ledger.state_table import StateTable, read_any_state
-from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.ledger.state_table import read_any_state
+from relay_pipelines.ledger.verified import VerifiedLedger, verified_ledger
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    CopyOptions,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock
 
@@ -85,59 +86,37 @@ def recount(
     with destination_client(mirror, destination, options, clock, "recount") as client:
         count = partial(_count, client, generations, source_configs)
         since = ledger_ends or max(0, committed_since_ms - CLOCK_SKEW_MS)
-        results = count(offset_ranges, _read(client, since))
+        results = count(offset_ranges, _newest(client, since, offset_ranges))
         counted = [each for each in results.values() if isinstance(each, Recount)]
         if doubtful := [each for each in counted if each.problems]:
             # others may have committed since the ledger was read, or replays before its entries
-            copies = {each.scanned.topic_partition for each in doubtful if each.scanned}
-            before = client.retry(partial(read_before_ledger, client, mirror, copies))
-            ledger = _read(client)
-            kept = client.retry(partial(ledger_kept_since_ms, client))
-            before = replace(before, kept_since_ms=kept)
-            results |= count([each.range for each in doubtful], ledger, before)
+            scanned = (part.scanned for each in doubtful for part in each.counts)
+            copies = {offsets.topic_partition for offsets in scanned if offsets}
+            look = partial(verified_ledger, client, copies, only_own_must_be_entries=True)
+            # retention may delete the oldest entries before they are read
+            ledger = client.retry(look, also=(DataLossError,))
+            results |= count([each.range for each in doubtful], ledger)
     return Recounts(
         {tp: each for tp, each in results.items() if isinstance(each, Recount)},
         {tp: each for tp, each in results.items() if isinstance(each, RelayError)},
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Ledger:
-    """What the ledger has of a mirror and its replays.
-
-    Args:
-        records: all of them. Those of replays that nobody can read are left out.
-        vouched: those for which checkpoints vouch.
-        forged: those that no checkpoint leads to.
-        heads: those of the checkpoints.
-    """
-
-    records: Sequence[LedgerRecord]
-    vouched: Sequence[LedgerRecord]
-    forged: Sequence[LedgerRecord]
-    heads: StateTable
-
-
-def _read(client: ClusterClient, since: Since = None) -> _Ledger:
-    """Read what the ledger has got since; all of it, once open transactions have ended, if None."""
-    settled = since is None
-    ask_heads = partial(read_any_state, client, settled=settled)
-    reader = LedgerReader(client, with_replays=True, only_own_must_be_entries=True)
-
-    def ask_records() -> list[LedgerRecord]:
-        return list(reader.forward(since, settled=settled))
-
+def _newest(client: ClusterClient, since: Since, ranges: Iterable[OffsetRange]) -> VerifiedLedger:
+    """Read what the ledger has got since, without its chains."""
     # before the ledger, which then has every entry that a head leads to
-    heads = client.retry(ask_heads)
+    heads = client.retry(partial(read_any_state, client))
+    reader = LedgerReader(client, with_replays=True, only_own_must_be_entries=True)
     # retention may delete the oldest entries before they are read
-    ask = partial(client.retry, ask_records, also=(DataLossError,))
-    records = ask()
-    vouched = vouched_records(records, heads)
-    forged = not_counted(records, vouched)
-    if forged and settled:  # or they were committed since the heads were read
-        heads_since = client.retry(ask_heads)
-        forged = not_counted(forged, vouched_records(ask(), heads_since))
-    return _Ledger(records, vouched, forged, heads)
+    records = client.retry(lambda: list(reader.forward(since)), also=(DataLossError,))
+    counted = vouched_records(records, heads)
+    found = {tp: heads.checkpoint(client.mirror, tp) for tp in (r.topic_partition for r in ranges)}
+    return VerifiedLedger(
+        *(client.mirror, "", {}),
+        {tp: known for tp, known in found.items() if known},
+        [record.entry for record in counted],
+        [record.entry for record in not_counted(records, counted)],
+    )
 
 
 def _count(
@@ -145,18 +124,15 @@ def _count(
     generations: Generations,
     source_configs: Configs,
     ranges: Sequence[OffsetRange],
-    ledger: _Ledger,
-    before: BeforeLedger | None = None,
+    ledger: VerifiedLedger,
 ) -> dict[TopicPartition, Recount | RelayError]:
     """Count ranges by what the ledger has.
 
-    Args:
-        before: what the destination held before the whole ledger was read. Without it, every record
-            that no entry names is taken for a foreign one, and nothing explains missing entries.
+    Without chains, every record that no entry names is taken for a foreign one, and nothing
+    explains missing entries.
     """
-    mirror, entries = client.mirror, [record.entry for record in ledger.vouched]
-    accounted = {} if before is None else before.accounted(entries)
-    claims = Claims(mirror, entries, accounted, source_configs)
+    mirror, entries, is_whole = client.mirror, ledger.entries, bool(ledger.chains)
+    claims = Claims(mirror, entries, accounted(ledger) if is_whole else {}, source_configs)
     histories: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry.source):
         tp = entry.source.topic_partition
@@ -178,17 +154,16 @@ def _count(
     counted = {tp: each for tp, each in results.items() if isinstance(each, Recount)}
     for tp, result in counted.items():
         generation = generations.get(tp, 0)
-        if before is not None:
+        if is_whole:
             explain(result, histories[tp], generation)
-            _explain_expired(result, generation, mirror, ledger, before)
+            _explain_expired(result, generation, ledger)
         result.gaps = _gaps(result, histories[tp])
-    for record in ledger.forged:
-        entry = record.entry
-        if found := counted.get(entry.source.topic_partition):
+    for entry in ledger.unvouched:
+        tp = entry.source.topic_partition
+        if found := counted.get(tp):
             is_of_range = entry.source.overlaps(found.range)
-            generation = generations.get(entry.source.topic_partition, 0)
-            found.forged += entry.generation == generation and is_of_range
-    _mark_replaced(client, counted, ledger.heads)
+            found.forged += entry.generation == generations.get(tp, 0) and is_of_range
+    _mark_replaced(client, counted, ledger.checkpoints)
     return results
 
 
@@ -212,27 +187,11 @@ def explain(result: Recount, entries: Sequence[LedgerEntry], generation: int) ->
             result.coverage = result.coverage.explained(OffsetKind.FORGOTTEN, entry.source.start)
 
 
-def _explain_expired(
-    result: Recount, generation: int, mirror: str, ledger: _Ledger, before: BeforeLedger
-) -> None:
+def _explain_expired(result: Recount, generation: int, ledger: VerifiedLedger) -> None:
     """Tell offsets whose ledger entries retention has deleted from those that are missing."""
-    tp = result.range.topic_partition
-    checkpoint = ledger.heads.checkpoint(mirror, tp)
-    if checkpoint is None or not result.unaccounted:
-        return
-    head = checkpoint.ledger_head
-    records = [
-        record
-        for record in ledger.records
-        if (record.entry.mirror, record.entry.source.topic_partition) == (mirror, tp)
-        if record.entry.number <= head.number  # later ones were committed since
-    ]
-    kept_since_ms = before.kept_since_ms.get(home(TOPIC, key_of(mirror, tp)), 0)
-    chain = verify_chain(tp, records, head, kept_since_ms)
-    if chain.breaks or not_of_checkpoint(chain, checkpoint) or not chain.expired:
-        return
-    oldest = chain.records[0].entry if chain.records else None
-    forget(result, oldest, generation)
+    chain = ledger.chains.get(result.range.topic_partition)
+    if chain and chain.expired and not any(not each.replay for each in chain.breaks):
+        forget(result, chain.records[0].entry if chain.records else None, generation)
 
 
 def forget(result: Recount, oldest: LedgerEntry | None, generation: int) -> None:
@@ -258,13 +217,14 @@ def _gaps(result: Recount, entries: Iterable[LedgerEntry]) -> list[str]:
 
 
 def _mark_replaced(
-    client: ClusterClient, counted: Mapping[TopicPartition, Recount], heads: StateTable
+    client: ClusterClient,
+    counted: Mapping[TopicPartition, Recount],
+    checkpoints: Mapping[TopicPartition, Checkpoint],
 ) -> None:
     """Note topics that were deleted and created again, by the ids that the checkpoints have."""
-    checkpoints = {tp: heads.checkpoint(client.mirror, tp) for tp in counted}
-    copies = (each.copies for each in checkpoints.values() if each and each.copies)
-    topics = {each.topic_partition.topic for each in copies if each.topic_id}
+    copies = (checkpoints[tp].copies for tp in counted if tp in checkpoints)
+    topics = {each.topic_partition.topic for each in copies if each and each.topic_id}
     if topics:
         there = client.retry(partial(destination_topics, client, topics))
-        for tp, each in checkpoints.items():
-            counted[tp].replaced = there.replaced(each)
+        for tp, each in counted.items():
+            each.replaced = there.replaced(checkpoints.get(tp))

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from relay_pipelines.copy.columns import ColumnBuilder, is_log_append_time, records_in
 from relay_pipelines.errors import SourceError
 from relay_pipelines.garbage import garbage_collection_paused
-from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.reader import read

@@ -10,7 +10,7 @@ from dataclasses import replace
 from relay_pipelines.dataframe.record_range import Range
 from relay_pipelines.dataframe.topic_options import Selection
 from relay_pipelines.errors import ConfigError, RetentionPassedError
-from relay_pipelines.ledger.accounted import ChunkCopies, destination_offsets, source_offsets
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, destination_offsets, source_offsets
 from relay_pipelines.ledger.committed import entries_back_to
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED

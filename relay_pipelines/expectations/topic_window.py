@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relay_pipelines.ledger.accounted import destination_offsets, source_offsets
+from relay_pipelines.ledger.chunk_copies import destination_offsets, source_offsets
 from relay_pipelines.model import LedgerEntry, Skipped
 from relay_pipelines.settings.expectations import Side
 

@@ -17,7 +17,7 @@ windows read only what `verified` and `committed` have verified.
     chain            whether entries are those that were committed
     verified         reads a mirror's ledger, and verifies its chains
     committed        what windows, or the last hours, have copied, back from the heads
-    accounted        the destination offsets of which the ledger has every entry; chunks of a mirror
+    chunk_copies     where chunks are on each side, without the records of others
     offset_runs      which offsets of a chunk have a copy, or are copies, in few bytes
     offset_map       which destination offset is the copy of which source offset
     statement        what a ledger said at some time

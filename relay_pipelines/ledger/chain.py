@@ -249,14 +249,9 @@ def not_counted(
     return [record for record in records if (record.at, record.offset) not in known]
 
 
-def not_vouched(
-    records: Iterable[LedgerRecord], counted: Iterable[LedgerRecord]
-) -> list[ChainBreak]:
-    """Return a break for each entry of a replay that is not among those that count."""
-    return [
-        replace(_of_entry(Tampering.INSERTED, record), replay=record.entry.mirror)
-        for record in not_counted(records, counted)
-    ]
+def not_vouched(record: LedgerRecord) -> ChainBreak:
+    """Return the break for an entry of a replay that no checkpoint leads to."""
+    return replace(_of_entry(Tampering.INSERTED, record), replay=record.entry.mirror)
 
 
 def verify_chains(

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
 from relay_pipelines.ledger.offset_runs import OffsetRuns
 from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, Side
 from relay_pipelines.protocol.client import ClusterClient

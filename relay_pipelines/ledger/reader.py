@@ -22,6 +22,7 @@ from relay_pipelines.ledger.checkpoint import homes, key_prefixes
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state, read_state
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -40,6 +41,7 @@ Since = int | Mapping[TopicPartition, int] | None
 """Milliseconds since the Unix epoch, offsets of the ledger, or None for all that it holds."""
 _LOG = logging.getLogger(__name__)
 _HOMES = homes(ledger_topic.TOPIC)
+_RETENTION_MS, _RETENTION_BYTES = RETENTIONS
 _FETCH_BYTES = 1 << 20
 _OFFSETS_PER_ENTRY = 2  # of a transaction with one entry: the other one is its marker
 _MOST_OFFSETS = 8_192  # that are decoded together: a ledger of years must fit in little memory
@@ -326,6 +328,24 @@ def _ledger_record(
         if not record.key.startswith(required):
             return None
         raise
+
+
+def ledger_kept_since_ms(client: ClusterClient) -> dict[TopicPartition, int]:
+    """Return since when no entry can have been removed by retention, by ledger topic-partition.
+
+    0 means never, because nothing was removed. Empty if there is no ledger.
+    """
+    if not client.has_topic(ledger_topic.TOPIC):
+        return {}
+    low = client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
+    configs, _ = readable_topic_configs(client, [ledger_topic.TOPIC], RETENTIONS)
+    values = {key: config.value for key, config in configs[ledger_topic.TOPIC].items()}
+    retention_ms = int(values.get(_RETENTION_MS, ledger_topic.CONFIGS[_RETENTION_MS]))
+    now_ms = client.clock.now_ms()
+    since = now_ms - retention_ms + CLOCK_SKEW_MS if retention_ms >= 0 else 0
+    if int(values.get(_RETENTION_BYTES, -1)) >= 0:
+        since = now_ms + CLOCK_SKEW_MS  # any entry may be gone
+    return {tp: since if offset else 0 for tp, offset in low.items()}
 
 
 def read_checkpoints(

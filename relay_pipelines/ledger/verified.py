@@ -4,39 +4,41 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
 from relay_pipelines.errors import DataLossError
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.accounted import (
-    BeforeLedger,
-    ledger_kept_since_ms,
-    read_before_ledger,
-)
 from relay_pipelines.ledger.chain import (
     Chain,
     ChainBreak,
     Links,
+    not_counted,
     not_of_checkpoint,
     not_vouched,
     tampered,
     verify_chains,
-    vouched,
     vouched_records,
 )
 from relay_pipelines.ledger.checkpoint import family_of
+from relay_pipelines.ledger.chunk_copies import copies_of
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import LedgerReader
-from relay_pipelines.ledger.state_table import StateTable, read_any_state
+from relay_pipelines.ledger.reader import LedgerReader, ledger_kept_since_ms
+from relay_pipelines.ledger.state_table import (
+    CheckpointSnapshot,
+    EveryMirror,
+    StateTable,
+    UnreadableCheckpoint,
+    read_any_state,
+)
 from relay_pipelines.model import (
     Checkpoint,
     LedgerEntry,
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.sides import Sides
 
 _Made = TypeVar("_Made")
@@ -50,8 +52,14 @@ class VerifiedLedger:
         cluster_id: of the destination.
         chains: by source topic-partition.
         checkpoints: as the heads of the chains were read.
-        before: what the destination held before the ledger was read.
         entries: those for which a checkpoint vouches, also those of the replays.
+        unvouched: the others.
+        family: the checkpoints of the mirror and its replays before the ledger was read.
+        ends: likewise, the last stable offsets of the topics with copies: what is below them is in
+            an entry that the reader finds.
+        others: the topic-partitions into which other mirrors copy.
+        hidden: topics into which other mirrors may copy whose checkpoints cannot be read.
+        kept: by topic-partition of the ledger, as of `ledger_kept_since_ms`.
         created: destination topic -> its id, of topics that the mirror has created.
         quarantined: source nodes that the mirror must not read, and why.
     """
@@ -60,20 +68,15 @@ class VerifiedLedger:
     cluster_id: str
     chains: Mapping[TopicPartition, Chain]
     checkpoints: Mapping[TopicPartition, Checkpoint]
-    before: BeforeLedger
     entries: Sequence[LedgerEntry] = ()
+    unvouched: Sequence[LedgerEntry] = ()
+    family: Sequence[Checkpoint] = ()
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    others: Collection[TopicPartition] = ()
+    hidden: Mapping[str, UnreadableCheckpoint] = field(default_factory=dict)
+    kept: Mapping[TopicPartition, int] = field(default_factory=dict)
     created: Mapping[str, str] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
-
-    def accounted(
-        self, ledger_entries: Iterable[LedgerEntry] = ()
-    ) -> dict[TopicPartition, OffsetRange]:
-        """Return the destination offsets of which all entries are known, as of `RecountPart`.
-
-        Args:
-            ledger_entries: entries besides those that the ledger still has.
-        """
-        return self.before.accounted([*self.entries, *ledger_entries])
 
     @property
     def replayed(self) -> list[OffsetRange]:
@@ -91,45 +94,97 @@ def read_verified_ledger(sides: Sides, copies: Collection[TopicPartition] = ()) 
     """Read every entry that the ledger still holds, and verify the chains.
 
     Args:
-        copies: as of `read_before_ledger`.
+        copies: destination topic-partitions besides those that the checkpoints name.
 
     Raises:
-        TamperedError: a record is no entry.
+        TamperedError, UnsupportedError: a record is no entry, or no checkpoint.
         RelayError: the destination does not answer, or refuses.
     """
     with sides.destination("ledger") as client:
-        look = partial(read_before_ledger, client, sides.name, copies, settled=True)
-        before = client.retry(look)
-        ledger = LedgerUpToHeads(sides.name, client)
-        records = list(ledger.records())
-        cluster_id = client.cluster_id
-    before = replace(before, kept_since_ms=ledger.kept)
-    own = [record for record in records if record.entry.mirror == sides.name]
-    others = [record for record in records if record.entry.mirror != sides.name]
-    snapshot, family = ledger.state.of(sides.name), family_of(sides.name)
+        return verified_ledger(client, copies)
+
+
+def verified_ledger(
+    client: ClusterClient,
+    copies: Collection[TopicPartition] = (),
+    *,
+    only_own_must_be_entries: bool = False,
+) -> VerifiedLedger:
+    """Read and verify the ledger of a client's mirror, as `read_verified_ledger`.
+
+    Args:
+        only_own_must_be_entries: as of `LedgerReader`.
+    """
+    name = client.mirror
+    every, ends, hidden = client.retry(partial(_before_ledger, client, copies))
+    family = [each for each in every.checkpoints if family_of(each.mirror) == family_of(name)]
+    others = set(map(copies_of, every.checkpoints)).difference(map(copies_of, family))
+    ledger = LedgerUpToHeads(client, only_own_must_be_entries=only_own_must_be_entries)
+    records = list(ledger.records())
+    snapshot, of_family = ledger.state.of(name), family_of(name)
     # a node that the mirror of a replay must not read, the replay must not read either
-    of_mirror = {} if family == sides.name else ledger.state.of(family).quarantined
-    found = snapshot.checkpoints
-    sources = found.keys() | {record.entry.source.topic_partition for record in own}
-    own_heads = {tp: known.ledger_head for tp, known in found.items()}
-    chains = verify_chains(own, own_heads, {tp: ledger.kept_since_ms(tp) for tp in sources})
-    for tp, source_checkpoint in found.items():
-        chains[tp].breaks += not_of_checkpoint(chains[tp], source_checkpoint)
-    replays = vouched_records(others, ledger.state)
-    for broken in not_vouched(others, replays):
-        tp = broken.topic_partition
-        chains.setdefault(tp, Chain(tp)).breaks.append(broken)
-    counted = [
-        record
-        for tp, chain in chains.items()
-        # what is before a break is in its chain, and vouches for nothing
-        for record in (vouched(chain.records, own_heads.get(tp)) if chain.breaks else chain.records)
-    ] + replays
-    entries = [record.entry for record in counted]
+    of_mirror = {} if of_family == name else ledger.state.of(of_family).quarantined
+    counted = vouched_records(records, ledger.state)
+    unvouched = not_counted(records, counted)
     return VerifiedLedger(
-        *(sides.name, cluster_id, chains, found, before, entries),
-        *(snapshot.created, of_mirror or snapshot.quarantined),
+        *(name, client.cluster_id, _chains(ledger, records, snapshot, unvouched)),
+        snapshot.checkpoints,
+        [record.entry for record in counted],
+        [record.entry for record in unvouched],
+        family,
+        ends,
+        others,
+        hidden,
+        ledger.kept,
+        snapshot.created,
+        of_mirror or snapshot.quarantined,
     )
+
+
+def _chains(
+    ledger: LedgerUpToHeads,
+    records: Sequence[LedgerRecord],
+    snapshot: CheckpointSnapshot,
+    unvouched: Iterable[LedgerRecord],
+) -> dict[TopicPartition, Chain]:
+    """Verify the chains of a mirror; what its replays have not committed is wrong there, too."""
+    own = [record for record in records if record.entry.mirror == ledger.name]
+    checkpoints = snapshot.checkpoints
+    heads = {tp: known.ledger_head for tp, known in checkpoints.items()}
+    sources = heads.keys() | {record.entry.source.topic_partition for record in own}
+    chains = verify_chains(own, heads, {tp: ledger.kept_since_ms(tp) for tp in sources})
+    for tp, known in checkpoints.items():
+        chains[tp].breaks += not_of_checkpoint(chains[tp], known)
+    for record in unvouched:
+        if record.entry.mirror != ledger.name:
+            tp = record.entry.source.topic_partition
+            chains.setdefault(tp, Chain(tp)).breaks.append(not_vouched(record))
+    return chains
+
+
+def _before_ledger(
+    client: ClusterClient, copies: Iterable[TopicPartition]
+) -> tuple[EveryMirror, dict[TopicPartition, int], dict[str, UnreadableCheckpoint]]:
+    """Read what `VerifiedLedger` says of the time before the ledger was read.
+
+    Raises:
+        TamperedError, UnsupportedError: a checkpoint of the mirror or of a replay cannot be read.
+    """
+    every = read_any_state(client, settled=True).every_mirror()
+    family = family_of(client.mirror)
+    for hidden in every.unreadable:
+        if family_of(hidden.mirror) == family:
+            raise hidden.error.of(hidden.source)
+    ours = (copies_of(each) for each in every.checkpoints if family_of(each.mirror) == family)
+    existing = client.existing({tp.topic for tp in (*copies, *ours)})
+    partitions = [  # also those without copies, into which others may write
+        tp
+        for topic in existing
+        for tp in (TopicPartition(topic, each) for each in client.topic(topic).leaders)
+        if client.has_leader(tp)  # what has none fails for itself when it is read
+    ]
+    ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
+    return every, ends, every.hidden_in(client, existing)
 
 
 def read_unbroken(
@@ -158,7 +213,8 @@ class LedgerUpToHeads:
     no head leads to, was never committed with a checkpoint.
 
     Args:
-        client: of the destination.
+        client: of the destination, for the mirror.
+        only_own_must_be_entries: as of `LedgerReader`.
     """
 
     state: StateTable
@@ -166,9 +222,10 @@ class LedgerUpToHeads:
     kept: Mapping[TopicPartition, int]
     """Likewise, as of `ledger_kept_since_ms`: what was gone when they were read is gone then."""
 
-    def __init__(self, name: str, client: ClusterClient) -> None:
-        self._name = name
+    def __init__(self, client: ClusterClient, *, only_own_must_be_entries: bool = False) -> None:
+        self.name = client.mirror
         self._client = client
+        self._only_own = only_own_must_be_entries
 
     def records(self, since_ms: int | None = None) -> Iterator[LedgerRecord]:
         """Yield them; of a chain without a head, those that were read before.
@@ -181,7 +238,7 @@ class LedgerUpToHeads:
             RelayError: the destination does not answer, or refuses.
         """
         client = self._client
-        reader = LedgerReader(client, with_replays=True)
+        reader = LedgerReader(client, with_replays=True, only_own_must_be_entries=self._only_own)
         # without the topic, the checkpoints still know how many entries there were
         yield from reader.forward(since_ms, settled=True)
         self.kept = client.retry(partial(ledger_kept_since_ms, client))
@@ -193,7 +250,7 @@ class LedgerUpToHeads:
 
     def kept_since_ms(self, tp: TopicPartition) -> int:
         """Return since when retention can have removed no entry of a source topic-partition."""
-        key = checkpoint.key_of(self._name, tp)
+        key = checkpoint.key_of(self.name, tp)
         return self.kept.get(checkpoint.home(ledger_topic.TOPIC, key), 0)
 
 
@@ -233,7 +290,7 @@ def made_of_ledger(
         RelayError: the destination does not answer, or refuses.
     """
     with sides.destination("ledger") as client:
-        look = partial(_made_of_chains, sides.name, client, has, make, since_ms)
+        look = partial(_made_of_chains, client, has, make, since_ms)
         # retention may delete the oldest entries before they are read
         if (found := client.retry(look, also=(DataLossError,))) is not None:
             return found
@@ -244,14 +301,13 @@ def made_of_ledger(
 
 
 def _made_of_chains(
-    name: str,
     client: ClusterClient,
     has: Callable[[TopicPartition], bool],
     make: Callable[[Iterable[LedgerRecord]], _Made],
     since_ms: int | None,
 ) -> MadeOfLedger[_Made] | None:
     """Return what is made; None if a chain does not lead to its head and checkpoint, unbroken."""
-    ledger = LedgerUpToHeads(name, client)
+    ledger, name = LedgerUpToHeads(client), client.mirror
     links: defaultdict[tuple[str, TopicPartition], Links] = defaultdict(Links)
 
     def followed() -> Iterator[LedgerRecord]:

@@ -248,7 +248,7 @@ def _destination_logs(
     client: ClusterClient, ledger: VerifiedLedger, wanted: Iterable[TopicPartition]
 ) -> dict[TopicPartition, DestinationLog]:
     """Return what the destination holds; topic-partitions that it does not have are left out."""
-    ends = ledger.before.ends
+    ends = ledger.ends
     known = [tp for tp in wanted if tp in ends]
     existing = client.existing({tp.topic for tp in known})
     known = [tp for tp in known if tp.topic in existing]

@@ -16,12 +16,11 @@ from relay_pipelines.audit.claims import Claims
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.errors import FencedError, RelayError
-from relay_pipelines.ledger.accounted import ledger_kept_since_ms
 from relay_pipelines.ledger.chain import Chain, Tampering, verify_chain
 from relay_pipelines.ledger.checkpoint import REPLAY, family_of, home, key_of
 from relay_pipelines.ledger.fencing import fence
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, TOPIC, LedgerRecord
-from relay_pipelines.ledger.reader import LedgerReader
+from relay_pipelines.ledger.reader import LedgerReader, ledger_kept_since_ms
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
 from relay_pipelines.model import (
     Checkpoint,

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 
 from relay_pipelines.errors import CorruptBatchError, DataLossError, RelayError
-from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.verified import made_of_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
-from relay_pipelines.audit.chunks import _Reader
+from relay_pipelines.audit.chunks import _Comparing
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.transaction import RangeProgress
@@ -195,7 +195,7 @@ def test_records_are_deleted_while_they_are_compared(
             delete_before(getattr(mirror, side), mirror.at, left.pop())
         return begins_and_ends
 
-    monkeypatch.setattr(_Reader, "log", late)
+    monkeypatch.setattr(_Comparing, "log", late)
     audit = compared(audited.begin(Level.SAMPLE, share=100.0))
     (found,) = audit.partitions.values()
     assert left == []

@@ -8,7 +8,7 @@ from enum import StrEnum, auto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_pipelines.ledger.accounted import RangeIndex
+from relay_pipelines.ledger.chunk_copies import RangeIndex
 from relay_pipelines.model import Acl, CopyRange, OffsetRange, Operation, Permission, TopicPartition
 from relay_pipelines.plan.acl_decisions import State, plan_acls
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut

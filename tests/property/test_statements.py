@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +13,7 @@ import pytest
 
 from relay_pipelines.audit import against_statement, part_count, window_recount
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError, UnsupportedError
-from relay_pipelines.ledger import checkpoint, ledger_topic, state_table
+from relay_pipelines.ledger import checkpoint, ledger_topic, state_table, verified
 from relay_pipelines.ledger.checkpoint import Key, StateKind, replay_name
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.records import encode
@@ -201,10 +202,21 @@ class TestWhatIsForeign:
         with patch.object(against_statement, "count_ranges", after_a_commit):
             assert differences(world.audit()) == []
 
-    @pytest.mark.parametrize("step", ["_read", "read_any_state"])
-    def test_a_replay_commits_while_a_window_is_counted(self, world: World, step: str) -> None:
+    @pytest.mark.parametrize(
+        ("module", "step"),
+        [
+            (window_recount, "_newest"),
+            (window_recount, "read_any_state"),
+            (window_recount, "verified_ledger"),
+            (verified, "read_any_state"),
+        ],
+        ids=["after the first look", "within it", "after the second", "within it, too"],
+    )
+    def test_a_replay_commits_while_a_window_is_counted(
+        self, world: World, module: ModuleType, step: str
+    ) -> None:
         """One chunk after each look at the ledger; the record of nobody is found all the same."""
-        reading, ends = getattr(window_recount, step), iter((5, 10))
+        reading, ends = getattr(module, step), iter((5, 10))
 
         def before_a_commit(*told: Any, **more: Any) -> Any:
             found = reading(*told, **more)
@@ -212,7 +224,7 @@ class TestWhatIsForeign:
                 world.replay(end)
             return found
 
-        with patch.object(window_recount, step, before_a_commit):
+        with patch.object(module, step, before_a_commit):
             assert world.recount().problems == []
         world.write(99)
         assert (world.recount().tally.foreign, world.recount().tally.unattributed) == (1, 0)

@@ -14,7 +14,7 @@ from relay_pipelines.dataframe import option_names, stream_offsets, topic_option
 from relay_pipelines.dataframe.data_source import KafkaRangeDataSource
 from relay_pipelines.dataframe.record_range import Range, split
 from relay_pipelines.errors import ConfigError, DataLossError, UnsupportedError
-from relay_pipelines.ledger.accounted import ChunkCopies, own_batches
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 
 CLUSTER = Cluster("one", ("127.0.0.1:1",))
