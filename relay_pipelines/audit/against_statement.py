@@ -19,7 +19,7 @@ from relay_pipelines.audit.verdict import UNEXPLAINED, Tally, Verdict, judge
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.ledger.chain import Chain, verify_chain
-from relay_pipelines.ledger.statement import Attested, Statement, read_statement
+from relay_pipelines.ledger.statement import Statement, read_statement
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
@@ -55,7 +55,7 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
         RelayError: the destination does not answer, or refuses.
     """
     statement = read_statement(path)
-    attested = [entry for each in statement.attested for entry in each.entries]
+    attested = [record.entry for records in statement.records.values() for record in records]
     copies = {entry.destination.topic_partition for entry in attested}
     ledger = read_verified_ledger(sides, copies)
     _require_same_mirror(path, statement, ledger)
@@ -65,11 +65,11 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
         for broken in ledger.breaks
     ]
     there = read_destination_topics(sides, ledger, map(_topic, attested), with_configs=False)
-    for each in statement.attested:
-        audit.findings += _differences_of_statement(each)
-        audit.findings += _differences_of_ledger(each, ledger)
-        if replaced := there.replaced(ledger.checkpoints.get(each.source)):
-            audit.findings.append(_difference(each.source, replaced))
+    for tp in statement.heads:
+        audit.findings += _differences_of_statement(statement, tp)
+        audit.findings += _differences_of_ledger(statement, tp, ledger)
+        if replaced := there.replaced(ledger.checkpoints.get(tp)):
+            audit.findings.append(_difference(tp, replaced))
     _recount(audit, ledger, there, sides)
     return audit
 
@@ -92,30 +92,31 @@ def _difference(where: TopicPartition | str, text: str, kind: Kind = Kind.OTHER_
     return Finding(kind, str(where), Severity.DIFFERENCE, text)
 
 
-def _differences_of_statement(attested: Attested) -> list[Finding]:
+def _differences_of_statement(statement: Statement, tp: TopicPartition) -> list[Finding]:
     """Verify the chain within the statement, which another process may have changed, too."""
-    tp = attested.source
-    breaks = verify_chain(tp, attested.records, attested.head, _ANY_MS).breaks
+    breaks = verify_chain(tp, statement.records[tp], statement.heads[tp], _ANY_MS).breaks
     return [
         _difference(f"the statement itself: {tp}", broken.what, Kind.BROKEN_CHAIN)
         for broken in breaks
     ]
 
 
-def _differences_of_ledger(attested: Attested, ledger: VerifiedLedger) -> Iterator[Finding]:
+def _differences_of_ledger(
+    statement: Statement, tp: TopicPartition, ledger: VerifiedLedger
+) -> Iterator[Finding]:
     """Compare the attested entries with those that the ledger still has."""
-    tp = attested.source
+    head = statement.heads[tp]
     chain, checkpoint = ledger.chains.get(tp, Chain(tp)), ledger.checkpoints.get(tp)
-    if checkpoint is None or checkpoint.ledger_head.number < attested.head.number:
+    if checkpoint is None or checkpoint.ledger_head.number < head.number:
         number = 0 if checkpoint is None else checkpoint.ledger_head.number
         yield _difference(
             tp,
-            f"the statement's newest ledger entry is {attested.head.number}, that of the checkpoint"
+            f"the statement's newest ledger entry is {head.number}, that of the checkpoint"
             f" is {number}: a chain was started again, or a checkpoint put back",
             Kind.LEDGER_DIFFERS,
         )
     hashes = {record.head.hash for record in chain.records}
-    for record in attested.records:
+    for record in statement.records[tp]:
         number = record.entry.number
         if number > chain.expired and record.head.hash not in hashes:
             yield _difference(
@@ -132,30 +133,31 @@ def _recount(
     """Count the attested records at the destination, and find the chunks that differ."""
     whole: list[tuple[OffsetRange, Sequence[LedgerEntry]]] = []
     attested: list[LedgerEntry] = []
-    for each in audit.statement.attested:
-        history = sorted(last_history(each.entries), key=lambda entry: entry.source)
+    for tp, records in audit.statement.records.items():
+        entries = (record.entry for record in records)
+        history = sorted(last_history(entries), key=lambda entry: entry.source)
         attested += history
         gone = there.gone.intersection(map(_topic, history))
         audit.tally += Tally(sum(entry.records for entry in history if _topic(entry) in gone))
-        audit.findings += [_difference(each.source, there.lost([topic])) for topic in sorted(gone)]
+        audit.findings += [_difference(tp, there.lost([topic])) for topic in sorted(gone)]
         some = [entry for entry in history if len(entry.source) and _topic(entry) not in gone]
         if some:
-            offsets = OffsetRange(each.source, some[0].source.start, some[-1].source.end)
+            offsets = OffsetRange(tp, some[0].source.start, some[-1].source.end)
             whole.append((offsets, some))
     # records after the attested ones are in later chunks; the ledger may have expired since
     claims = Claims(ledger.mirror, [*attested, *ledger.entries], accounted(ledger, attested))
     with sides.destination("audit") as client:
         count = partial(_counted, client, claims)
-        for (_, entries), result in zip(whole, count(whole), strict=True):
+        for (_, chunks), result in zip(whole, count(whole), strict=True):
             tp, problems = result.range.topic_partition, result.problems
             audit.tally += result.tally if problems else result.tally.explained(UNEXPLAINED)
             audit.findings += [warning(Kind.NOT_VERIFIED, str(tp), line) for line in result.notes()]
             if not problems:
                 continue
-            alone = count([(entry.source, [entry]) for entry in entries])
+            alone = count([(entry.source, [entry]) for entry in chunks])
             found_alone = [
                 _difference(f"{entry.source}, copied to {entry.destination}", line)
-                for entry, counted in zip(entries, alone, strict=True)
+                for entry, counted in zip(chunks, alone, strict=True)
                 for line in counted.problems
             ]
             # only together, such as records of a lost chunk

@@ -79,8 +79,8 @@ class PartitionAudit:
         uncompared: how many records are in no chunk to compare, by reason.
         chunks: the chunks to compare.
         results: of those that were compared so far.
-        lost: why the copies are gone as a whole; empty if they are not.
-        replaced: that the destination's log is not the one that was written; empty if it is.
+        gone: that the copies are gone as a whole, or that the destination's log is not the one
+            that was written.
         source_unread: why it is not known how long the source keeps records; empty if it is.
         policies: which source offsets were decided by which configuration, in words; empty if all
             were by one.
@@ -96,8 +96,7 @@ class PartitionAudit:
     uncompared: Counter[str] = field(default_factory=Counter)
     chunks: list[ComparedChunk] = field(default_factory=list)
     results: list[Comparison] = field(default_factory=list)
-    lost: str = ""
-    replaced: str = ""
+    gone: Sequence[str] = ()
     source_unread: str = ""
     policies: Sequence[str] = ()
 
@@ -208,7 +207,7 @@ class PartitionAudit:
             self._finding(Kind.BROKEN_CHAIN, Severity.DIFFERENCE, each.what_and_where, REMEDY)
             for each in self.chain.breaks
         ]
-        lines = [*self.coverage.problems, *filter(None, [self.lost, self.replaced])]
+        lines = [*self.coverage.problems, *self.gone]
         recount = self.counted_so_far
         if recount is not None:
             lines += recount.problems
@@ -384,19 +383,20 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     audit = Audit(sides.name, request, job, {})
     others = (broken | without_chunks).difference(each.topic_partition for each in selected)
     nothing = [coverage(OffsetRange(tp, 0, 0), (), 0) for tp in sorted(others)]
+    lost: dict[TopicPartition, str] = {}
     for each in [*selected, *nothing]:
         tp = each.topic_partition
         checkpoint = ledger.checkpoints.get(tp)
+        lost[tp] = there.lost(_topics_of_copies(each, checkpoint))
         audit.partitions[tp] = PartitionAudit(
             each,
             ledger.chains[tp],
             level,
             _destination(each.entries),
-            lost=there.lost(_topics_of_copies(each, checkpoint)),
-            replaced=there.replaced(checkpoint),
+            gone=[*filter(None, (lost[tp], there.replaced(checkpoint)))],
             policies=stretches(each.chunks),
         )
-    selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
+    selected = [each for each in selected if not lost[each.topic_partition]]
     if not reads:
         return audit
     logs = _source_logs(audit, sides, ledger)

@@ -109,32 +109,24 @@ class Links:
     """
 
     is_unbroken: bool = True
-    _oldest_number: int = 0
-    _removed_at_ms: int = 0
-    _newest: LedgerHead | None = None
-    _end: int = 0
-    _generation: int = 0
+    _oldest: LedgerEntry | None = None
+    _newest: LedgerEntry | None = None
+    _head: LedgerHead | None = None
 
     def add(self, record: LedgerRecord) -> None:
         """Add the next entry."""
-        entry, newest = record.entry, self._newest
-        if newest is None:
-            self._oldest_number, self._removed_at_ms = entry.number, entry.previous_at_ms
-        elif not record.follows(newest):
+        if self._head is None:
+            self._oldest = record.entry
+        elif not record.follows(self._head):
             self.is_unbroken = False
-        if entry.gap == ENTRIES_LOST:
+        if record.entry.gap == ENTRIES_LOST:
             self.is_unbroken = False  # what is before it does not count
-        self._newest, self._end = record.head, entry.source.end
-        self._generation = entry.generation
+        self._newest, self._head = record.entry, record.head
 
     def end_at(self, head: LedgerHead) -> bool:
         """Whether they are unbroken, and the newest one is that of the head."""
-        newest = self._newest
-        return (
-            newest is not None
-            and self.is_unbroken
-            and (newest.number, newest.hash) == (head.number, head.hash)
-        )
+        is_its = self._head and (self._head.number, self._head.hash) == (head.number, head.hash)
+        return bool(is_its) and self.is_unbroken
 
     def expired(self, checkpoint: Checkpoint, kept_since_ms: int) -> int | None:
         """Return how many entries retention has removed.
@@ -143,12 +135,12 @@ class Links:
         """
         head = checkpoint.ledger_head
         missing, removed_at_ms = head.number, head.committed_at_ms
-        if self._newest is not None:
-            says = self._end, self._generation
+        if self._oldest and self._newest:
+            says = self._newest.source.end, self._newest.generation
             is_its = says == (checkpoint.next_offset, checkpoint.generation)
             if not (is_its and self.end_at(head)):
                 return None
-            missing, removed_at_ms = self._oldest_number - 1, self._removed_at_ms
+            missing, removed_at_ms = self._oldest.number - 1, self._oldest.previous_at_ms
         return missing if not missing or removed_at_ms < kept_since_ms else None
 
 

@@ -13,7 +13,7 @@ import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,37 +33,22 @@ _NOWHERE = TopicPartition(ledger_topic.TOPIC, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class Attested:
-    """What a statement says about one source topic-partition.
-
-    Args:
-        records: the entries, oldest first; their offsets in the ledger are unknown.
-        head: number and hash of the newest one.
-    """
-
-    source: TopicPartition
-    records: tuple[LedgerRecord, ...]
-    head: LedgerHead
-
-    @property
-    def entries(self) -> list[LedgerEntry]:
-        """The entries, oldest first."""
-        return [record.entry for record in self.records]
-
-
-@dataclass(frozen=True, slots=True)
 class Statement:
     """A statement as it was read.
 
     Args:
         cluster_id: of the destination.
         made_at: the time, as text.
+        records: the entries of each source topic-partition, oldest first; their offsets in the
+            ledger are unknown.
+        heads: number and hash of the newest ones.
     """
 
     mirror: str
     cluster_id: str
     made_at: str
-    attested: tuple[Attested, ...]
+    records: Mapping[TopicPartition, Sequence[LedgerRecord]]
+    heads: Mapping[TopicPartition, LedgerHead]
 
 
 def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
@@ -88,9 +73,9 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
         value = client.retry(partial(read_move, client, sides.name))
     move = None if value is None else checkpoint.fields_of(value)
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:
-        ledger = made_of_ledger(sides, has, partial(_spooled, file))
-        attested = {tp: ledger.made[tp] for tp in sorted(ledger.expired)}
-        entries = sum(total.entries for total in attested.values())
+        totals, ledger = made_of_ledger(sides, has, partial(_spooled, file))
+        attested = {tp: totals[tp] for tp in sorted(ledger.chains) if has(tp)}
+        entries = sum(total["entries"] for total in attested.values())
         if not entries:
             of = "this mirror" if topic is None else f"topic {topic!r}"
             raise ConfigError(f"the ledger has no entries of {of}", remedy="see `relay ledger`")
@@ -111,71 +96,48 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
         file.seek(0)
         yield from file
         for tp, total in attested.items():
-            yield total.line(tp, ledger.checkpoints[tp].ledger_head, ledger.expired[tp])
+            yield _line(
+                {
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "head": dataclasses.asdict(ledger.checkpoints[tp].ledger_head),
+                    "expired_entries": ledger.chains[tp].expired,
+                    **total,
+                }
+            )
 
 
 def _spooled(
     file: BinaryIO, records: Iterable[LedgerRecord]
-) -> defaultdict[TopicPartition, _Total]:
+) -> defaultdict[TopicPartition, dict[str, Any]]:
     """Write entries to a file, one a line, instead of what it holds; and add them up."""
     file.seek(0)
     file.truncate()
-    totals: defaultdict[TopicPartition, _Total] = defaultdict(_Total)
+    totals: defaultdict[TopicPartition, dict[str, Any]] = defaultdict(_nothing)
     for record in records:
-        totals[record.entry.source.topic_partition].add(record.entry)
+        _add(totals[record.entry.source.topic_partition], record.entry)
         file.write(record.value + b"\n")
     return totals
 
 
-@dataclass(slots=True)
-class _Total:
-    """What the entries of one chain add up to.
+def _nothing() -> dict[str, Any]:
+    """Return what no entries add up to."""
+    return {"records": 0, "size_bytes": 0, "skipped": Counter(), "ranges": [], "entries": 0}
 
-    Args:
-        ranges: the source offsets that were copied to each destination, joined where they meet.
-        skipped: number of offsets by reason.
-    """
 
-    records: int = 0
-    size_bytes: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    ranges: list[dict[str, object]] = field(default_factory=list)
-    entries: int = 0
-
-    def add(self, entry: LedgerEntry) -> None:
-        """Add the next entry."""
-        self.entries += 1
-        self.records += entry.records
-        self.size_bytes += entry.size_bytes
-        self.skipped.update(entry.skipped)
-        copies = entry.destination.topic_partition
-        there = {"destination_topic": copies.topic, "destination_partition": copies.partition}
-        last = self.ranges[-1] if self.ranges else None
-        if last and last["end"] == entry.source.start and there.items() <= last.items():
-            last["end"] = entry.source.end
-        elif len(entry.source):
-            self.ranges.append({"start": entry.source.start, "end": entry.source.end, **there})
-
-    def line(self, tp: TopicPartition, head: LedgerHead, expired: int) -> bytes:
-        """Return what the statement says of it.
-
-        Args:
-            head: of the newest entry.
-            expired: how many entries retention has removed from the beginning.
-        """
-        return _line(
-            {
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "head": dataclasses.asdict(head),
-                "expired_entries": expired,
-                "records": self.records,
-                "size_bytes": self.size_bytes,
-                "skipped": self.skipped,
-                "ranges": self.ranges,
-                "entries": self.entries,
-            }
-        )
+def _add(total: dict[str, Any], entry: LedgerEntry) -> None:
+    """Add the next entry; source ranges that were copied to one destination are joined."""
+    total["entries"] += 1
+    total["records"] += entry.records
+    total["size_bytes"] += entry.size_bytes
+    total["skipped"].update(entry.skipped)
+    copies, ranges = entry.destination.topic_partition, total["ranges"]
+    there = {"destination_topic": copies.topic, "destination_partition": copies.partition}
+    last = ranges[-1] if ranges else None
+    if last and last["end"] == entry.source.start and there.items() <= last.items():
+        last["end"] = entry.source.end
+    elif len(entry.source):
+        ranges.append({"start": entry.source.start, "end": entry.source.end, **there})
 
 
 def _line(fields: Mapping[str, Any]) -> bytes:
@@ -205,34 +167,37 @@ def read_statement(path: Path) -> Statement:
         ) from None
     header = _header(path, lines)
     try:
-        attested = _attested(header, lines[1:])
         return Statement(
-            header["mirror"], header["destination_cluster_id"], header["made_at"], attested
+            *(header["mirror"], header["destination_cluster_id"], header["made_at"]),
+            *_chains(header, lines[1:]),
         )
     except (AttributeError, KeyError, TypeError, ValueError, TamperedError) as error:
         raise _no_statement(path, "it is incomplete") from error
 
 
-def _attested(header: Mapping[str, Any], lines: Sequence[bytes]) -> tuple[Attested, ...]:
-    """Return the topic-partitions of a statement; the line of each is after all entries.
+def _chains(
+    header: Mapping[str, Any], lines: Sequence[bytes]
+) -> tuple[dict[TopicPartition, list[LedgerRecord]], dict[TopicPartition, LedgerHead]]:
+    """Return the entries of a statement, and the heads, which stand after all entries.
 
     Raises:
         AttributeError, KeyError, TypeError, ValueError, TamperedError: something is missing.
     """
     count = header["entries"]
-    records: defaultdict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
+    heads = {
+        TopicPartition(fields["topic"], fields["partition"]): from_fields(
+            LedgerHead, fields["head"]
+        )
+        for fields in map(json.loads, lines[count:])
+    }
+    records: dict[TopicPartition, list[LedgerRecord]] = {tp: [] for tp in heads}
     for position, value in enumerate(lines[:count]):
         entry = ledger_topic.from_record(value)
         record = LedgerRecord(entry, value, _NOWHERE, position)
         records[entry.source.topic_partition].append(record)
-    found = []
-    for fields in map(json.loads, lines[count:]):
-        tp = TopicPartition(fields["topic"], fields["partition"])
-        head = from_fields(LedgerHead, fields["head"])
-        found.append(Attested(tp, tuple(records.pop(tp, ())), head))
-    if records or len(found) != header["topic_partitions"]:
+    if len(heads) != header["topic_partitions"]:
         raise ValueError(header)
-    return tuple(found)
+    return records, heads
 
 
 def _header(path: Path, lines: Sequence[bytes]) -> dict[str, Any]:

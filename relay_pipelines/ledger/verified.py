@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from relay_pipelines.errors import DataLossError
 from relay_pipelines.ledger import checkpoint, ledger_topic
@@ -254,28 +254,12 @@ class LedgerUpToHeads:
         return self.kept.get(checkpoint.home(ledger_topic.TOPIC, key), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class MadeOfLedger(Generic[_Made]):
-    """What was made of entries that nobody keeps.
-
-    Args:
-        cluster_id: of the destination.
-        checkpoints: as the heads of the chains were read.
-        expired: how many entries retention has removed from the beginning of each chain.
-    """
-
-    made: _Made
-    cluster_id: str
-    checkpoints: Mapping[TopicPartition, Checkpoint]
-    expired: Mapping[TopicPartition, int]
-
-
 def made_of_ledger(
     sides: Sides,
     has: Callable[[TopicPartition], bool],
     make: Callable[[Iterable[LedgerRecord]], _Made],
     since_ms: int | None = None,
-) -> MadeOfLedger[_Made]:
+) -> tuple[_Made, VerifiedLedger]:
     """Verify the entries of a mirror while something is made of them: memory does not grow.
 
     Only if a chain is not unbroken, all of it is read again, in memory: to say where.
@@ -283,7 +267,10 @@ def made_of_ledger(
     Args:
         has: of which source topic-partitions.
         make: takes the entries, those of a chain in order; it may be called again.
-        since_ms: only what was committed since; then `expired` counts what is before, too.
+        since_ms: only what was committed since; what is before counts as expired, too.
+
+    Returns:
+        What was made, and the ledger, whose chains need not have their entries.
 
     Raises:
         TamperedError: the ledger is not what was committed; its notes name each place.
@@ -295,9 +282,7 @@ def made_of_ledger(
         if (found := client.retry(look, also=(DataLossError,))) is not None:
             return found
     verified, chains = read_unbroken(sides, has)
-    made = make(record for chain in chains.values() for record in chain.records)
-    expired = {tp: chain.expired for tp, chain in chains.items()}
-    return MadeOfLedger(made, verified.cluster_id, verified.checkpoints, expired)
+    return make(record for chain in chains.values() for record in chain.records), verified
 
 
 def _made_of_chains(
@@ -305,7 +290,7 @@ def _made_of_chains(
     has: Callable[[TopicPartition], bool],
     make: Callable[[Iterable[LedgerRecord]], _Made],
     since_ms: int | None,
-) -> MadeOfLedger[_Made] | None:
+) -> tuple[_Made, VerifiedLedger] | None:
     """Return what is made; None if a chain does not lead to its head and checkpoint, unbroken."""
     ledger, name = LedgerUpToHeads(client), client.mirror
     links: defaultdict[tuple[str, TopicPartition], Links] = defaultdict(Links)
@@ -324,11 +309,11 @@ def _made_of_chains(
         if head is None or not chain.end_at(head):
             return None
     checkpoints = ledger.state.of(name).checkpoints
-    expired = {}
+    chains = {}
     for tp, known in checkpoints.items():
         if has(tp):
             kept_since_ms = max(ledger.kept_since_ms(tp), since_ms or 0)
             if (found := links[name, tp].expired(known, kept_since_ms)) is None:
                 return None
-            expired[tp] = found
-    return MadeOfLedger(made, client.cluster_id, checkpoints, expired)
+            chains[tp] = Chain(tp, expired=found)
+    return made, VerifiedLedger(name, client.cluster_id, chains, checkpoints)

@@ -77,7 +77,7 @@ def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicVerdict]:
     def copies(records: Iterable[LedgerRecord]) -> _ByTopic:
         return _copies((record.entry for record in records), request)
 
-    by_topic = made_of_ledger(sides, request.has, copies, request.since_ms).made
+    by_topic, _ = made_of_ledger(sides, request.has, copies, request.since_ms)
     with sides.destination() as client:
         yield from _ids_of(client, by_topic, request)
 
