@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,10 +34,14 @@ class Seen(NamedTuple):
     Args:
         fails: whether the check does.
         is_part: whether it has looked at less than the whole topic.
+        state: one of those of the check.
+        numbers: of what it rests on, by name.
     """
 
     fails: bool
     is_part: bool
+    state: StrEnum
+    numbers: Mapping[str, int]
 
 
 def write(path: Path, mirror: str, request: AuditRequest, audit: Audit | None) -> None:
@@ -58,22 +63,17 @@ def write(path: Path, mirror: str, request: AuditRequest, audit: Audit | None) -
         topic: Seen(
             bool(verdict.exit_code(strict=request.strict)),
             request.is_part or verdict.tally.left_out > 0,
+            verdict.state,
+            verdict.tally.numbers,
         )
         for topic, verdict in verdicts.items()
     }
     is_of_all = audit is not None and not request.topics and not request.is_part
-    rewriting = rewritten(path, NAMES, mirror, seen, is_of_all=is_of_all)
-    with rewriting as ((failed, states, records), topics):
-        for topic in topics:
-            failed.labels(mirror, topic, _CHECK).set(seen[topic].fails)
-            for state in State:
-                states.labels(mirror, topic, state).set(state is verdicts[topic].state)
-            for name, number in verdicts[topic].tally.numbers.items():
-                records.labels(mirror, topic, name).set(number)
+    rewrite(path, NAMES, mirror, _CHECK, seen, is_of_all=is_of_all)
 
 
 def require_rewritable(path: Path, names: Sequence[str]) -> None:
-    """Refuse a file that `rewritten` would, before the work of which it gets the result.
+    """Refuse a file that `rewrite` would, before the work of which it gets the result.
 
     Raises:
         ConfigError: it is none of these gauges, or cannot be replaced.
@@ -84,22 +84,22 @@ def require_rewritable(path: Path, names: Sequence[str]) -> None:
         _samples(path, names)
 
 
-@contextmanager
-def rewritten(
+def rewrite(
     path: Path,
     names: Sequence[str],
     mirror: str,
+    check: str,
     seen: Mapping[str, Seen],
     *,
     is_of_all: bool = False,
-) -> Iterator[tuple[list[Any], list[str]]]:
-    """Yield gauges with what stays of a file, and the topics of which they are to be set; write it.
+) -> None:
+    """Write what a check has seen of topics; what the file says of others stays.
 
     A failed check stays until it passes on the whole topic: what passes on a part of it, or no
     longer finds the topic, has not looked at what failed. Processes that write it take turns.
 
     Args:
-        names: of the gauges; the first is that of failed checks.
+        names: of the gauges: of failed checks, of states, and of numbers.
         seen: by topic of the mirror.
         is_of_all: whether the mirror has no other topics.
 
@@ -108,9 +108,15 @@ def rewritten(
     """
     registry = CollectorRegistry()
     gauges = {PREFIX + name: collector(metric(name), registry) for name in names}
+    failed, states, numbers = gauges.values()
     with _alone_in(path.parent):
-        topics = _keep(_samples(path, names), gauges, mirror, seen, is_of_all=is_of_all)
-        yield list(gauges.values()), topics
+        for topic in _keep(_samples(path, names), gauges, mirror, seen, is_of_all=is_of_all):
+            now = seen[topic]
+            failed.labels(mirror, topic, check).set(now.fails)
+            for state in type(now.state):
+                states.labels(mirror, topic, state).set(state is now.state)
+            for name, number in now.numbers.items():
+                numbers.labels(mirror, topic, name).set(number)
         write_textfile(path, registry, f"name a writable file with {OPTION}")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from relay_pipelines.audit.metrics import Seen, rewritten
-from relay_pipelines.schemas.verdict import State, TopicVerdict
+from relay_pipelines.audit.metrics import Seen, rewrite
+from relay_pipelines.schemas.verdict import TopicVerdict
 
 _CHECK = "schemas"
 NAMES = ("check_failed", "schemas_verdict", "schema_ids")
@@ -23,13 +23,17 @@ def write(
     Raises:
         RelayError: the file cannot be read or written.
     """
-    by_topic = {each.topic: each for each in verdicts}
-    seen = {topic: Seen(bool(each.exit_code), is_part) for topic, each in by_topic.items()}
-    with rewritten(path, NAMES, mirror, seen) as ((failed, states, ids), topics):
-        for each in map(by_topic.__getitem__, topics):
-            failed.labels(mirror, each.topic, _CHECK).set(bool(each.exit_code))
-            for state in State:
-                states.labels(mirror, each.topic, state).set(state is each.state)
-            numbers = len(each.same), len(each.differing), len(each.unknown)
-            for name, number in zip(("same", "differing", "unknown"), numbers, strict=True):
-                ids.labels(mirror, each.topic, name).set(number)
+    seen = {
+        each.topic: Seen(
+            bool(each.exit_code),
+            is_part,
+            each.state,
+            {
+                "same": len(each.same),
+                "differing": len(each.differing),
+                "unknown": len(each.unknown),
+            },
+        )
+        for each in verdicts
+    }
+    rewrite(path, NAMES, mirror, _CHECK, seen)

@@ -33,6 +33,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.ledger.chain import Chain
+from relay_pipelines.metrics.catalog import PREFIX
 from relay_pipelines.output.tables import show
 from tests.support.audited import (
     AT,
@@ -163,12 +164,12 @@ def test_audits_that_write_one_file_take_turns(tmp_path: Path) -> None:
     textfile = tmp_path / "audit.prom"
     failed_one = textfile, "m", AuditRequest(topics=("asked",)), None
     other = threading.Thread(target=metrics.write, args=failed_one)
-    seen = {"orders": metrics.Seen(fails=True, is_part=False)}
-    with metrics.rewritten(textfile, metrics.NAMES, "m", seen) as ((failed, *_), topics):
+    with metrics._alone_in(tmp_path):
         other.start()
         other.join(0.2)
         assert other.is_alive()
-        failed.labels("m", *topics, "audit").set(1)
+        labels = 'mirror="m",topic="orders",check="audit"'
+        textfile.write_text(f"{PREFIX}check_failed{{{labels}}} 1\n")
     other.join()
     assert gauge(textfile, "check_failed") == {("asked", "audit"): 1, ("orders", "audit"): 1}
 
