@@ -102,7 +102,7 @@ class Selection:
             decisions = select(shown, topics.allow, topics.deny)
             return [decision.topic for decision in decisions if decision.included]
         # not from the source, so that its copies can be read without it
-        every = read_any_state(client).every_mirror()
+        every = read_any_state(client)
         # the key of a checkpoint that cannot be read says which topic has copies, all the same
         return {
             each.source.topic

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,57 +97,6 @@ class UnreadableCheckpoint:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EveryMirror:
-    """The checkpoints of every mirror that has a cluster as its destination.
-
-    Args:
-        checkpoints: those that can be read.
-        unreadable: the others. A guard closes for what they may concern.
-        created: topics of the cluster that mirrors have created, by mirror.
-    """
-
-    checkpoints: tuple[Checkpoint, ...] = ()
-    unreadable: tuple[UnreadableCheckpoint, ...] = ()
-    created: Mapping[str, Collection[str]] = field(default_factory=dict)
-
-    def hidden_in(
-        self, client: ClusterClient, topics: Iterable[str], family: str = ""
-    ) -> dict[str, UnreadableCheckpoint]:
-        """Return topic -> a checkpoint that cannot be read, and whose copies it may hold.
-
-        Args:
-            client: of the cluster.
-            family: of which checkpoints do not count.
-        """
-        counting = [each for each in self.unreadable if family_of(each.mirror) != family]
-        everything = client.metadata().topics if counting else {}
-        return {
-            topic: each
-            for each in counting
-            for topic in self.may_hold(each, everything).intersection(topics)
-        }
-
-    def may_hold(self, unreadable: UnreadableCheckpoint, topics: Collection[str]) -> set[str]:
-        """Return the topics that may hold the copies of a checkpoint that cannot be read.
-
-        Another topic-partition of the source topic may say where its copies are. Else they may be
-        in what the mirror has created and no checkpoint of it explains, and in topics that have the
-        source topic's name in theirs; if there is none of these, in all.
-
-        Args:
-            topics: all topics of the cluster.
-        """
-        own = [each for each in self.checkpoints if each.mirror == unreadable.mirror]
-        topic = unreadable.source.topic
-        if told := {to for each in own if each.source.topic == topic for to in copies_in(each)}:
-            return told
-        explained = {to for each in own for to in copies_in(each)}
-        created = {*self.created.get(unreadable.mirror, ())} - explained
-        named = {name for name in topics if topic in name} - explained
-        return (created | named).intersection(topics) or set(topics)
-
-
 def copies_in(committed: Checkpoint) -> set[str]:
     """Return the topics that hold what a mirror has copied, or put aside, as a checkpoint says."""
     last = committed.copies
@@ -235,19 +184,60 @@ class StateTable:
         found = [(start, each.checkpoints) for each in replays for start in each.starts.values()]
         return sorted(found, key=lambda replay: replay[0].decided_at_ms)
 
-    def every_mirror(self) -> EveryMirror:
-        """Return the checkpoints of every mirror that has this cluster as its destination."""
-        checkpoints, unreadable = [], []
-        created: dict[str, set[str]] = defaultdict(set)
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Those of every mirror with this destination, as far as they can be read."""
+        return [each for each in self._every_mirror() if isinstance(each, Checkpoint)]
+
+    @property
+    def unreadable(self) -> list[UnreadableCheckpoint]:
+        """The others. A guard closes for what they may concern."""
+        return [each for each in self._every_mirror() if not isinstance(each, Checkpoint)]
+
+    def _every_mirror(self) -> Iterator[Checkpoint | UnreadableCheckpoint]:
         for key, value in self.rows.items():
-            if key.kind is StateKind.CREATED:  # the key says all
-                created[key.mirror].add(key.topic)
-            elif key.kind is StateKind.CHECKPOINT:
+            if key.kind is StateKind.CHECKPOINT:
                 try:
-                    checkpoints.append(_checkpoint(key, value))
+                    yield _checkpoint(key, value)
                 except (TamperedError, UnsupportedError) as error:
-                    unreadable.append(UnreadableCheckpoint(key.mirror, key.source, error))
-        return EveryMirror(tuple(checkpoints), tuple(unreadable), created)
+                    yield UnreadableCheckpoint(key.mirror, key.source, error)
+
+    def hidden_in(
+        self, client: ClusterClient, topics: Iterable[str], family: str = ""
+    ) -> dict[str, UnreadableCheckpoint]:
+        """Return topic -> a checkpoint that cannot be read, and whose copies it may hold.
+
+        Args:
+            client: of the cluster.
+            family: of which checkpoints do not count.
+        """
+        counting = [each for each in self.unreadable if family_of(each.mirror) != family]
+        everything = client.metadata().topics if counting else {}
+        return {
+            topic: each
+            for each in counting
+            for topic in self.may_hold(each, everything).intersection(topics)
+        }
+
+    def may_hold(self, unreadable: UnreadableCheckpoint, topics: Collection[str]) -> set[str]:
+        """Return the topics that may hold the copies of a checkpoint that cannot be read.
+
+        Another topic-partition of the source topic may say where its copies are. Else they may be
+        in what the mirror has created and no checkpoint of it explains, and in topics that have the
+        source topic's name in theirs; if there is none of these, in all.
+
+        Args:
+            topics: all topics of the cluster.
+        """
+        own = [each for each in self.checkpoints if each.mirror == unreadable.mirror]
+        topic = unreadable.source.topic
+        if told := {to for each in own if each.source.topic == topic for to in copies_in(each)}:
+            return told
+        explained = {to for each in own for to in copies_in(each)}
+        of_kind = (key for key in self.rows if key.kind is StateKind.CREATED)  # the key says all
+        created = {key.topic for key in of_kind if key.mirror == unreadable.mirror} - explained
+        named = {name for name in topics if topic in name} - explained
+        return (created | named).intersection(topics) or set(topics)
 
 
 def _decoded(kind: type[_Record], value: Value) -> _Record:

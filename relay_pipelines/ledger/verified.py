@@ -27,7 +27,6 @@ from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import LedgerReader, ledger_kept_since_ms
 from relay_pipelines.ledger.state_table import (
     CheckpointSnapshot,
-    EveryMirror,
     StateTable,
     UnreadableCheckpoint,
     read_any_state,
@@ -164,13 +163,13 @@ def _chains(
 
 def _before_ledger(
     client: ClusterClient, copies: Iterable[TopicPartition]
-) -> tuple[EveryMirror, dict[TopicPartition, int], dict[str, UnreadableCheckpoint]]:
+) -> tuple[StateTable, dict[TopicPartition, int], dict[str, UnreadableCheckpoint]]:
     """Read what `VerifiedLedger` says of the time before the ledger was read.
 
     Raises:
         TamperedError, UnsupportedError: a checkpoint of the mirror or of a replay cannot be read.
     """
-    every = read_any_state(client, settled=True).every_mirror()
+    every = read_any_state(client, settled=True)
     family = family_of(client.mirror)
     for hidden in every.unreadable:
         if family_of(hidden.mirror) == family:

@@ -418,7 +418,7 @@ def _require_originals(destination: ClusterClient, record: MoveRecord) -> None:
         TamperedError, UnsupportedError: one may have, as its checkpoint cannot be read.
     """
     cut_ends = {each.destination: each.destination_end for each in record.cut}
-    every = destination.retry(lambda: read_state(destination).every_mirror())
+    every = destination.retry(lambda: read_state(destination))
     for hidden in every.hidden_in(destination, {tp.topic for tp in cut_ends}).values():
         raise hidden.error.of(hidden.source)
     for each in every.checkpoints:

@@ -91,9 +91,7 @@ def plan_restores(sides: Sides) -> list[Restore]:
         # afterwards: what was gone when they were read is gone then
         kept = client.retry(partial(ledger_kept_since_ms, client))
         state = client.retry(partial(read_any_state, client, settled=True))
-        hidden = [
-            each for each in state.every_mirror().unreadable if family_of(each.mirror) == sides.name
-        ]
+        hidden = [each for each in state.unreadable if family_of(each.mirror) == sides.name]
         unreadable = {(each.mirror, each.source) for each in hidden}
         grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
         grouped |= {each: [] for each in unreadable}

@@ -54,7 +54,7 @@ def other_mirrors(
         RelayError: the destination does not answer, or refuses.
     """
     ours = checkpoint.family_of(mirror)
-    every = read_any_state(client).every_mirror()
+    every = read_any_state(client)
     found = {
         source_checkpoint.copies: other
         for source_checkpoint in every.checkpoints
@@ -161,7 +161,7 @@ def passed(
         settled: as of `read_state`.
     """
     try:
-        every = read_state(source, settled=settled).every_mirror()
+        every = read_state(source, settled=settled)
     except PermissionDeniedError as denied:
         what = f"relay cannot see which topics of the source are copies: {denied.what}"
         return {}, dict.fromkeys(topics, PermissionDeniedError(what, remedy=denied.remedy))

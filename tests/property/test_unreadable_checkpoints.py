@@ -22,9 +22,10 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import Key, StateKind, parse, replay_name
+from relay_pipelines.ledger.followed import Value
 from relay_pipelines.ledger.state_table import (
     CheckpointSnapshot,
-    EveryMirror,
+    StateTable,
     UnreadableCheckpoint,
     read_state,
 )
@@ -59,12 +60,12 @@ NEWER = json.dumps(json.loads(VALUE) | {"more": 1}).encode()
 OF_ANOTHER_KEY = checkpoint.to_record(replace(COMMITTED, mirror="n"))[1]
 
 
-def read(*records: tuple[bytes, bytes]) -> EveryMirror:
+def read(*records: tuple[bytes, bytes]) -> StateTable:
     copies = destination("p.a")
     for key, value in records:
         put(copies, checkpoint.TOPIC, encode(key, value, 0))
     with served(destination=copies), ClusterClient(DESTINATION, DestinationError) as client:
-        return read_state(client).every_mirror()
+        return read_state(client)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +124,7 @@ def test_each_key_means_one_thing(written: bytes) -> None:
 @given(st.binary(min_size=1).filter(lambda key: key.count(b"/") != 2), st.binary())
 def test_a_key_that_no_mirror_writes_has_replaced_no_checkpoint(key: bytes, value: bytes) -> None:
     found = read((KEY, VALUE), (key, value))
-    assert (found.checkpoints, found.unreadable) == ((COMMITTED,), read((KEY, VALUE)).unreadable)
-    assert read((KEY, VALUE)) == EveryMirror((COMMITTED,))
+    assert (found.checkpoints, found.unreadable) == ([COMMITTED], [])
 
 
 def hidden(topic: str) -> UnreadableCheckpoint:
@@ -143,15 +143,19 @@ def hidden(topic: str) -> UnreadableCheckpoint:
 def test_what_may_hold_its_copies(
     readable: list[tuple[str, str]], created: list[str], concerned: set[str]
 ) -> None:
-    checkpoints = tuple(
+    checkpoints = [
         Checkpoint.initial("m", TopicPartition(topic, 1), TopicPartition(to, 1), 7)
         for topic, to in readable
+    ]
+    written = {each.source: Value(checkpoint.to_record(each)[1], 0) for each in checkpoints}
+    rows = {Key.of("m", source): value for source, value in written.items()}
+    every = StateTable(
+        rows | {Key("m", StateKind.CREATED, topic): Value(b"", 0) for topic in created}
     )
-    every = EveryMirror(checkpoints, (hidden("a"),), {"m": created})
     topics = {"a", "p.a", "p.b", "else", "z"}
     assert every.may_hold(hidden("a"), topics) & topics == concerned
     # if nothing says where its copies are, all topics are concerned
-    nothing, anything = EveryMirror((), (hidden("a"),)), {"x", "y"}
+    nothing, anything = StateTable(), {"x", "y"}
     assert nothing.may_hold(hidden("a"), anything) == anything
 
 
