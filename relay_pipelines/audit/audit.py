@@ -242,7 +242,9 @@ class PartitionAudit:
         recount = self.counted_so_far
         # a comparison says itself what it could not compare
         by_count = not self.level.compares
-        lines = self._untimed if recount is None else recount.notes(by_count=by_count)
+        lines = recount.notes(by_count=by_count) if recount else []
+        if recount is None and (untimed := sum(result.untimed for result in self.results)):
+            lines.append(f"{UNTIMED}: {untimed:,}")
         if self.source_unread and recount is not None and recount.tally.not_verified:
             lines.append(
                 f"whether the source keeps the records that are gone is not known:"
@@ -269,11 +271,6 @@ class PartitionAudit:
             )
         others = (self._finding(Kind.NOT_VERIFIED, Severity.WARNING, line) for line in lines)
         return [*gaps, *others]
-
-    @property
-    def _untimed(self) -> list[str]:
-        untimed = sum(result.untimed for result in self.results)
-        return [f"{UNTIMED}: {untimed:,}"] if untimed else []
 
     @property
     def _rules(self) -> list[Finding]:
@@ -582,20 +579,19 @@ class _Planning:
         topic, records = selected.topic_partition.topic, sum(entry.records for entry in entries)
         here, there = self.logs.configs.get(topic, {}), self.configs.get(to.topic, {})
         policies = CleanupPolicies(there, self.followed.get(topic, {}))
-        compacted = is_compacted(here), policies.compact
+        at_source = is_compacted(here)
+        compacted = at_source or policies.compact
         why = (
             ""
             if topic not in self.logs.configs
-            else _why_not(
-                self.audit, entries, compacted=any(compacted), is_shared=to in self.shared
-            )
+            else _why_not(self.audit, entries, compacted=compacted, is_shared=to in self.shared)
         )
         if why:
             return f"{_NOT_COMPARED}{why}", [], Counter({why: records})
         rule, changed = BY_RECORD, Counter[str]()
-        if any(compacted):
+        if compacted:
             rule = BY_KEY
-            chunks = [_compacted(selected, to, compacted, policies)] if records else []
+            chunks = [_compacted(selected, to, policies, at_source=at_source)] if records else []
         else:
             chunks = [
                 _chunk(ledger_entry, self.shared, policies)
@@ -681,8 +677,9 @@ def _chunk(
 def _compacted(
     topic: CoverageMap,
     destination: TopicPartition,
-    compacted: tuple[bool, bool],
     policies: CleanupPolicies,
+    *,
+    at_source: bool,
 ) -> ComparedChunk:
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
     copied = [
@@ -700,8 +697,7 @@ def _compacted(
         OffsetRange(destination, *copies),
         sum(entry.records for entry in copied),
         sum(entry.size_bytes for entry in copied),
-        compacted_at_source=compacted[0],
-        compacted_at_destination=compacted[1],
+        compacted_at_source=at_source,
         policies=policies,
         node=newest.node if is_of_one else "",
     )

@@ -1,8 +1,6 @@
-"""Whether the destination is what the source was, as the last audit of a topic has found.
+"""An audit inside a Dagster run: its HTML page, and the check `audit` of each topic.
 
 Jobs report most evaluations: see `audit/jobs.py`.
-
-An audit inside a Dagster run, and its HTML page. What is found goes into the check `audit`.
 """
 
 import datetime as dt

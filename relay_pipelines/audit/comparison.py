@@ -1,7 +1,4 @@
-"""Compares one chunk on both sides, up to the first record that differs. Runs in a task.
-
-The first record that differs, on both sides, as text. Runs in a task.
-"""
+"""Compares one chunk on both sides, up to the first record that differs. Runs in a task."""
 
 from __future__ import annotations
 
@@ -40,8 +37,7 @@ class ComparedChunk:
         no_own: why none of them has; empty if one does.
         left_out: how many of the source's records are not at the destination.
         producer_id: of its copies, where those of another source may lie between them.
-        compacted_at_source, compacted_at_destination: whether compaction may have removed records
-            there.
+        compacted_at_source: whether compaction may have removed records there.
         policies: what may remove copies.
         entry: of the ledger; None for several.
     """
@@ -53,7 +49,6 @@ class ComparedChunk:
     left_out: int = 0
     producer_id: int | None = None
     compacted_at_source: bool = False
-    compacted_at_destination: bool = False
     policies: CleanupPolicies = field(default_factory=CleanupPolicies)
     entry: LedgerEntry | None = None
     node: str = ""
@@ -68,7 +63,7 @@ class ComparedChunk:
     @property
     def is_compacted(self) -> bool:
         """Whether the records are compared key by key."""
-        return self.compacted_at_source or self.compacted_at_destination
+        return self.compacted_at_source or self.policies.compact
 
 
 @dataclass(slots=True)

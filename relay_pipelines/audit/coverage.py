@@ -1,7 +1,4 @@
-"""Which source offsets the ledger accounts for, and how; from its entries alone, without I/O.
-
-Which source offsets an audit looks at: from a topic, window, offsets or dates to ranges.
-"""
+"""Which source offsets an audit looks at, and what the ledger says of them; without I/O."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class _Keys:
     ) -> bool:
         # the cleaner deletes records without a key, but no later one replaces them
         is_replaced = bool(destination) or key in self.later_at_destination or _ends(source)
-        return self.chunk.compacted_at_destination and key is not None and is_replaced
+        return self.chunk.policies.compact and key is not None and is_replaced
 
     def _may_miss_at_source(self, key: bytes | None, source: bytes, destination: bytes) -> bool:
         is_replaced = bool(source) or key in self.later_at_source or _ends(destination)

@@ -230,7 +230,10 @@ def _count(
             counting.add(span)
     counting.judge(0 if unexplained else low)
     if unexplained:
-        counting.result.truncated_at, counting.result.retention = low, unexplained
+        counting.result.truncated = (
+            f"the destination's log begins at offset {low}, although {unexplained}: records before"
+            " it were deleted"
+        )
     counting.result.unlike_source = policies.difference
     counting.result.scanned = scanned
     return counting.result

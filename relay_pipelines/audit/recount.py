@@ -32,9 +32,8 @@ class DestinationCount:
         tally: of the records there, and of those that the ledger has for its chunks, which may
             reach beyond the range.
         foreign_at: the destination offset of the first foreign record; None if there is none.
-        truncated_at: where the destination's log begins although its retention explains no
-            deletion of the chunks before; None if it begins before them.
-        retention: of the topic, where the log was truncated.
+        truncated: where the destination's log begins although its retention explains no deletion
+            of the chunks before; empty if it does, or begins before them.
         unlike_source: how the topic keeps records for another time than the source's.
         first_ms, last_ms: the timestamps of the oldest and the newest of the records found, by the
             headers of their batches; None if there are none.
@@ -46,8 +45,7 @@ class DestinationCount:
     scanned: OffsetRange | None = None
     tally: Tally = field(default_factory=Tally)
     foreign_at: int | None = None
-    truncated_at: int | None = None
-    retention: str = ""
+    truncated: str = ""
     unlike_source: str = ""
     first_ms: int | None = None
     last_ms: int | None = None
@@ -213,12 +211,8 @@ def _count_problems(counts: Sequence[DestinationCount]) -> Iterator[str]:
     seen = total(count.tally for count in counts)
     if seen.foreign:
         yield f"records at the destination that this mirror did not write: {seen.foreign:,}"
-    truncated = next((each for each in counts if each.truncated_at is not None), None)
-    if truncated:
-        yield (
-            f"the destination's log begins at offset {truncated.truncated_at}, although"
-            f" {truncated.retention}: records before it were deleted"
-        )
+    if truncated := next((each.truncated for each in counts if each.truncated), ""):
+        yield truncated
     is_short = seen.records - seen.counted != seen.not_verified.total()
     if is_short:
         yield f"{seen.records:,} records were committed, {seen.counted:,} are there"

@@ -1,13 +1,9 @@
-"""Whether a topic's retention can have deleted the beginning of a log, by the age of its records.
+"""What is at the destination of a chunk, and what retention or a cleaner may have removed.
 
 Anybody who may delete records can do what retention does (DeleteRecords), so a log that begins
-later than before proves nothing by itself.
-
-What is at the destination of one chunk, and how far it is what was committed.
-
-An excuse is explained by what happened, as the log itself shows it: offsets that only a cleaner can
-have emptied, batches that a cleaner has written again, batches in another codec, a log that begins
-later. docs/transactions.md, "What an audit may excuse", has the rules.
+later than before proves nothing by itself. What the log itself shows is an excuse: offsets that
+only a cleaner can have emptied, batches that it has written again, batches in another codec, a log
+that begins later. docs/transactions.md, "What an audit may excuse", has the rules.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Which source nodes hold the log that a chunk was copied from. Runs on the driver.
+"""Whether the logs on both sides are those from which, and to which, was copied. On the driver.
 
 Offsets mean the same records within one log alone. Another node's log, or one of a topic that was
 created again, may agree with the copies, but it cannot show that they differ.
-
-Whether the topics with the copies are those that were written to. Runs on the driver.
 """
 
 from __future__ import annotations

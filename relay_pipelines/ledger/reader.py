@@ -1,7 +1,4 @@
-"""Reads the ledger at the destination: onward, back from its end, and as it grows.
-
-Reads a mirror's checkpoints, as its settings say where.
-"""
+"""Reads the ledger at the destination: onward, back from its end, and as it grows."""
 
 from __future__ import annotations
 
@@ -207,7 +204,13 @@ class LedgerReader:
         ends = self.client.list_offsets(self._positions, LATEST, READ_COMMITTED)
         for home, position in self._positions.items():
             if ends[home] < position:
-                raise _shortened(home, position, ends[home])
+                raise ShorterLedgerError(
+                    f"the ledger was read up to offset {position}, and now ends at {ends[home]}:"
+                    " its topic was created again, or its brokers have lost records",
+                    remedy="`relay attest` says which entries are missing",
+                    topic_partition=home,
+                    offset=ends[home],
+                )
         return ends
 
     def _leave_out_lost(self) -> None:
@@ -237,16 +240,6 @@ class ShorterLedgerError(DestinationError):
 
     A broker that does not know yet that it leads no more says so, too: the next answer may differ.
     """
-
-
-def _shortened(home: TopicPartition, position: int, end: int) -> ShorterLedgerError:
-    return ShorterLedgerError(
-        f"the ledger was read up to offset {position}, and now ends at {end}: its topic was created"
-        " again, or its brokers have lost records",
-        remedy="`relay attest` says which entries are missing",
-        topic_partition=home,
-        offset=end,
-    )
 
 
 def by_time(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:

@@ -25,6 +25,7 @@ from relay_pipelines.audit.verdict import State
 from relay_pipelines.copy.transaction import RangeProgress
 from relay_pipelines.model import Cluster, OffsetRange, Status, TopicPartition
 from relay_pipelines.plan.owners import own_id
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
 from tests.copying import (
@@ -187,11 +188,13 @@ def test_records_are_deleted_while_they_are_compared(
 ) -> None:
     """It looks again where the log begins: whether retention explains that is known then."""
     mirror = audited.mirror
-    log, left = _Reader.log, [40]
+    log, left = _Comparing.log, [40]
 
-    def late(self: _Reader, offset_range: OffsetRange) -> tuple[int, int]:
-        begins_and_ends = log(self, offset_range)
-        if left and (self.name == "one") == (side == "source"):
+    def late(
+        self: _Comparing, client: ClusterClient, offset_range: OffsetRange
+    ) -> tuple[int, int]:
+        begins_and_ends = log(self, client, offset_range)
+        if left and (client is self.source) == (side == "source"):
             delete_before(getattr(mirror, side), mirror.at, left.pop())
         return begins_and_ends
 

@@ -19,6 +19,7 @@ from relay_pipelines.audit.key_comparison import (
     compare_keys,
     decoded,
 )
+from relay_pipelines.audit.retention import CleanupPolicies
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import CRC_END, TIMESTAMP_TYPE_BIT, split
@@ -295,8 +296,10 @@ def compared(
 ) -> Comparison:
     """Compare logs of which a range was copied to the same offsets."""
     copied = OffsetRange(AT, start, end)
-    compacted = {f"compacted_{side}": rules.pop(side, True) for side in SIDES}
-    chunk = ComparedChunk(copied, copied, **{"records": 2, "size_bytes": 0} | compacted | rules)
+    at_source, there = (rules.pop(side, True) for side in SIDES)
+    policies = CleanupPolicies({"cleanup.policy": "compact" if there else "delete"})
+    fields = {"records": 2, "size_bytes": 0, "compacted_at_source": at_source} | rules
+    chunk = ComparedChunk(copied, copied, policies=policies, **fields)
     return compare_keys(decoded(source), decoded(destination), chunk)
 
 
