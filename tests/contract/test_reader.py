@@ -1,6 +1,7 @@
 """What the reader of an offset range guarantees, with a real broker and the cluster in memory."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -8,6 +9,7 @@ from relay_pipelines.errors import DataLossError, SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import SmallBatch
+from relay_pipelines.protocol.reader import read
 from tests.contract.log import LOGS, Step, account_of
 from tests.contract.sources import MemorySource, RealSource, Source, account_read, client_of
 from tests.support.fake_cluster import served
@@ -44,6 +46,17 @@ class ReaderContract:
             # an empty range brings nothing, even where the topic has no such offset
             for start in (0, 2, len(account), 100):
                 assert account_read(client, OffsetRange(source.at, start, start)) == {}
+
+    def test_a_range_that_is_left_early_costs_the_next_one_nothing(self, source: Source) -> None:
+        """Nor does a client that was closed in between."""
+        source.perform([("-", 5)] * 3)
+        with client_of(source.cluster) as client:
+            with closing(read(client, OffsetRange(source.at, 0, 15), 1)) as left_early:
+                next(left_early)
+            for start, end in ((9, 12), (3, 8)):
+                expected = {at: f"value {at}" for at in range(start, end)}
+                assert account_read(client, OffsetRange(source.at, start, end)) == expected
+                client.close()
 
     def test_what_retention_took_is_data_loss(self, source: Source) -> None:
         """It begins before the log does: the error names the first offset and the remedy."""
