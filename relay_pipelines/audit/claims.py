@@ -14,10 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from relay_pipelines.audit.retention import Configs
-from relay_pipelines.ledger.checkpoint import home, key_of
 from relay_pipelines.ledger.chunk_copies import ChunkCopies, RangeIndex, copies_of
-from relay_pipelines.ledger.ledger_topic import TOPIC
-from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, kept_since_ms
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -245,8 +243,8 @@ def accounted(
             copied[to].append(entry)
     for known in ledger.family:
         to, numbered = copies_of(known), chains[known.mirror, known.source]
-        kept_since_ms = ledger.kept.get(home(TOPIC, key_of(known.mirror, known.source)), 0)
-        start = _complete_from(known, numbered, copied[to], kept_since_ms)
+        kept_ms = kept_since_ms(ledger.kept, known.mirror, known.source)
+        start = _complete_from(known, numbered, copied[to], kept_ms)
         starts[to] = max(starts.get(to, 0), start)
     return unknown | {to: OffsetRange(to, starts[to], end) for to, end in ledger.ends.items()}
 
@@ -255,7 +253,7 @@ def _complete_from(
     known: Checkpoint,
     numbered: Mapping[int, LedgerEntry],
     copied: Iterable[LedgerEntry],
-    kept_since_ms: int,
+    kept_ms: int,
 ) -> int:
     """Return the destination offset after the copies of the newest entry that is gone; or 0.
 
@@ -265,12 +263,13 @@ def _complete_from(
     Args:
         numbered: the entries of the checkpoint's chain.
         copied: those with records in the same destination topic-partition, of all chains.
+        kept_ms: as of `kept_since_ms`.
     """
     head, to = known.ledger_head, copies_of(known)
     newest = next((number for number in range(head.number, 0, -1) if number not in numbered), 0)
     after = numbered.get(newest + 1)
     gone_ms = head.committed_at_ms if after is None else after.previous_at_ms
-    if not newest or gone_ms >= kept_since_ms:
+    if not newest or gone_ms >= kept_ms:
         return 0
     # its copies are before those that follow in its chain, or were committed later
     later_ms = gone_ms + CLOCK_SKEW_MS

@@ -17,7 +17,12 @@ from relay_pipelines.errors import (
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import homes, key_prefixes
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state, read_state
+from relay_pipelines.ledger.state_table import (
+    CheckpointSnapshot,
+    StateTable,
+    read_any_state,
+    read_state,
+)
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
 from relay_pipelines.protocol.client import (
@@ -71,6 +76,10 @@ class LedgerReader:
         self._positions: dict[TopicPartition, int] = {}
         self.is_silent = False
         """Whether `poll` has waited for the destination in vain since it last answered."""
+        self.state = StateTable()
+        """What the topic of checkpoints held after `up_to_heads` had read the entries."""
+        self.kept: Mapping[TopicPartition, int] = {}
+        """Likewise, as of `ledger_kept_since_ms`: what they no longer had is gone by then."""
 
     def start(self, *, patient: bool = True) -> dict[TopicPartition, int]:
         """Begin at the ledger's end, for `follow` and `poll`; return where that is.
@@ -101,6 +110,28 @@ class LedgerReader:
         """
         self._positions = self.client.retry(partial(self._starts, since))
         yield from self.follow(settled=settled)
+
+    def up_to_heads(self, since_ms: int | None = None) -> Iterator[LedgerRecord]:
+        """Yield the entries up to the heads of their chains, also while the mirror copies.
+
+        The heads are read after the entries: what was read by then, and no head leads to, was never
+        committed with a checkpoint. Of a chain without a head, there are those read before.
+
+        Args:
+            since_ms: leave out those that were committed before; None for none.
+
+        Raises:
+            TamperedError: a record is no entry.
+            RelayError: the destination does not answer, or refuses.
+        """
+        # without the topic, the checkpoints still know how many entries there were
+        yield from self.forward(since_ms, settled=True)
+        self.kept = self.client.retry(partial(ledger_kept_since_ms, self.client))
+        self.state = self.client.retry(partial(read_any_state, self.client, settled=True))
+        for record in self.follow(settled=True):
+            head = self.state.head(record.entry.mirror, record.entry.source.topic_partition)
+            if head is not None and record.entry.number <= head.number:
+                yield record
 
     def follow(self, *, settled: bool = False, patient: bool = True) -> Iterator[LedgerRecord]:
         """Yield the entries committed since, and keep few of them in memory.
@@ -339,6 +370,15 @@ def ledger_kept_since_ms(client: ClusterClient) -> dict[TopicPartition, int]:
     if int(values.get(_RETENTION_BYTES, -1)) >= 0:
         since = now_ms + CLOCK_SKEW_MS  # any entry may be gone
     return {tp: since if offset else 0 for tp, offset in low.items()}
+
+
+def kept_since_ms(kept: Mapping[TopicPartition, int], mirror: str, source: TopicPartition) -> int:
+    """Return since when retention can have removed no entry of a source topic-partition.
+
+    Args:
+        kept: as of `ledger_kept_since_ms`.
+    """
+    return kept.get(checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(mirror, source)), 0)
 
 
 def read_checkpoints(

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TypeVar
 
 from relay_pipelines.errors import DataLossError
-from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import (
     Chain,
     ChainBreak,
@@ -24,7 +23,7 @@ from relay_pipelines.ledger.chain import (
 from relay_pipelines.ledger.checkpoint import family_of
 from relay_pipelines.ledger.chunk_copies import copies_of
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import LedgerReader, ledger_kept_since_ms
+from relay_pipelines.ledger.reader import LedgerReader, kept_since_ms
 from relay_pipelines.ledger.state_table import (
     CheckpointSnapshot,
     StateTable,
@@ -118,15 +117,17 @@ def verified_ledger(
     every, ends, hidden = client.retry(partial(_before_ledger, client, copies))
     family = [each for each in every.checkpoints if family_of(each.mirror) == family_of(name)]
     others = set(map(copies_of, every.checkpoints)).difference(map(copies_of, family))
-    ledger = LedgerUpToHeads(client, only_own_must_be_entries=only_own_must_be_entries)
-    records = list(ledger.records())
-    snapshot, of_family = ledger.state.of(name), family_of(name)
+    reader = LedgerReader(
+        client, with_replays=True, only_own_must_be_entries=only_own_must_be_entries
+    )
+    records = list(reader.up_to_heads())
+    snapshot, of_family = reader.state.of(name), family_of(name)
     # a node that the mirror of a replay must not read, the replay must not read either
-    of_mirror = {} if of_family == name else ledger.state.of(of_family).quarantined
-    counted = vouched_records(records, ledger.state)
+    of_mirror = {} if of_family == name else reader.state.of(of_family).quarantined
+    counted = vouched_records(records, reader.state)
     unvouched = not_counted(records, counted)
     return VerifiedLedger(
-        *(name, client.cluster_id, _chains(ledger, records, snapshot, unvouched)),
+        *(name, client.cluster_id, _chains(reader, records, snapshot, unvouched)),
         snapshot.checkpoints,
         [record.entry for record in counted],
         [record.entry for record in unvouched],
@@ -134,28 +135,30 @@ def verified_ledger(
         ends,
         others,
         hidden,
-        ledger.kept,
+        reader.kept,
         snapshot.created,
         of_mirror or snapshot.quarantined,
     )
 
 
 def _chains(
-    ledger: LedgerUpToHeads,
+    reader: LedgerReader,
     records: Sequence[LedgerRecord],
     snapshot: CheckpointSnapshot,
     unvouched: Iterable[LedgerRecord],
 ) -> dict[TopicPartition, Chain]:
     """Verify the chains of a mirror; what its replays have not committed is wrong there, too."""
-    own = [record for record in records if record.entry.mirror == ledger.name]
-    checkpoints = snapshot.checkpoints
+    checkpoints, mirror = snapshot.checkpoints, reader.client.mirror
+    own = [record for record in records if record.entry.mirror == mirror]
     heads = {tp: known.ledger_head for tp, known in checkpoints.items()}
     sources = heads.keys() | {record.entry.source.topic_partition for record in own}
-    chains = verify_chains(own, heads, {tp: ledger.kept_since_ms(tp) for tp in sources})
+    chains = verify_chains(
+        own, heads, {tp: kept_since_ms(reader.kept, mirror, tp) for tp in sources}
+    )
     for tp, known in checkpoints.items():
         chains[tp].breaks += not_of_checkpoint(chains[tp], known)
     for record in unvouched:
-        if record.entry.mirror != ledger.name:
+        if record.entry.mirror != mirror:
             tp = record.entry.source.topic_partition
             chains.setdefault(tp, Chain(tp)).breaks.append(not_vouched(record))
     return chains
@@ -205,54 +208,6 @@ def read_unbroken(
     return verified, chains
 
 
-class LedgerUpToHeads:
-    """Every entry of a mirror and its replays, up to the heads of their chains.
-
-    The heads are read after the entries, also while the mirror copies: what was read by then, and
-    no head leads to, was never committed with a checkpoint.
-
-    Args:
-        client: of the destination, for the mirror.
-        only_own_must_be_entries: as of `LedgerReader`.
-    """
-
-    state: StateTable
-    """Once all records are read: what the topic of checkpoints held then."""
-    kept: Mapping[TopicPartition, int]
-    """Likewise, as of `ledger_kept_since_ms`: what was gone when they were read is gone then."""
-
-    def __init__(self, client: ClusterClient, *, only_own_must_be_entries: bool = False) -> None:
-        self.name = client.mirror
-        self._client = client
-        self._only_own = only_own_must_be_entries
-
-    def records(self, since_ms: int | None = None) -> Iterator[LedgerRecord]:
-        """Yield them; of a chain without a head, those that were read before.
-
-        Args:
-            since_ms: leave out those that were committed before; None for none.
-
-        Raises:
-            TamperedError: a record is no entry.
-            RelayError: the destination does not answer, or refuses.
-        """
-        client = self._client
-        reader = LedgerReader(client, with_replays=True, only_own_must_be_entries=self._only_own)
-        # without the topic, the checkpoints still know how many entries there were
-        yield from reader.forward(since_ms, settled=True)
-        self.kept = client.retry(partial(ledger_kept_since_ms, client))
-        self.state = client.retry(partial(read_any_state, client, settled=True))
-        for record in reader.follow(settled=True):
-            head = self.state.head(record.entry.mirror, record.entry.source.topic_partition)
-            if head is not None and record.entry.number <= head.number:
-                yield record
-
-    def kept_since_ms(self, tp: TopicPartition) -> int:
-        """Return since when retention can have removed no entry of a source topic-partition."""
-        key = checkpoint.key_of(self.name, tp)
-        return self.kept.get(checkpoint.home(ledger_topic.TOPIC, key), 0)
-
-
 def made_of_ledger(
     sides: Sides,
     has: Callable[[TopicPartition], bool],
@@ -291,11 +246,11 @@ def _made_of_chains(
     since_ms: int | None,
 ) -> tuple[_Made, VerifiedLedger] | None:
     """Return what is made; None if a chain does not lead to its head and checkpoint, unbroken."""
-    ledger, name = LedgerUpToHeads(client), client.mirror
+    reader, name = LedgerReader(client, with_replays=True), client.mirror
     links: defaultdict[tuple[str, TopicPartition], Links] = defaultdict(Links)
 
     def followed() -> Iterator[LedgerRecord]:
-        for record in ledger.records(since_ms):
+        for record in reader.up_to_heads(since_ms):
             mirror, tp = record.entry.mirror, record.entry.source.topic_partition
             if has(tp):
                 links[mirror, tp].add(record)
@@ -304,15 +259,15 @@ def _made_of_chains(
 
     made = make(followed())
     for at, chain in links.items():
-        head = ledger.state.head(*at)
+        head = reader.state.head(*at)
         if head is None or not chain.end_at(head):
             return None
-    checkpoints = ledger.state.of(name).checkpoints
+    checkpoints = reader.state.of(name).checkpoints
     chains = {}
     for tp, known in checkpoints.items():
         if has(tp):
-            kept_since_ms = max(ledger.kept_since_ms(tp), since_ms or 0)
-            if (found := links[name, tp].expired(known, kept_since_ms)) is None:
+            kept_ms = max(kept_since_ms(reader.kept, name, tp), since_ms or 0)
+            if (found := links[name, tp].expired(known, kept_ms)) is None:
                 return None
             chains[tp] = Chain(tp, expired=found)
     return made, VerifiedLedger(name, client.cluster_id, chains, checkpoints)

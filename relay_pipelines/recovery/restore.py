@@ -17,10 +17,10 @@ from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.errors import FencedError, RelayError
 from relay_pipelines.ledger.chain import Chain, Tampering, verify_chain
-from relay_pipelines.ledger.checkpoint import REPLAY, family_of, home, key_of
+from relay_pipelines.ledger.checkpoint import REPLAY, family_of
 from relay_pipelines.ledger.fencing import fence
-from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, TOPIC, LedgerRecord
-from relay_pipelines.ledger.reader import LedgerReader, ledger_kept_since_ms
+from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord
+from relay_pipelines.ledger.reader import LedgerReader, kept_since_ms, ledger_kept_since_ms
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
 from relay_pipelines.model import (
     Checkpoint,
@@ -106,7 +106,7 @@ def plan_restores(sides: Sides) -> list[Restore]:
             _Planner(
                 client,
                 *(*at, ledger_records, states[at[0]], at in unreadable),
-                kept.get(home(TOPIC, key_of(*at)), 0),
+                kept_since_ms(kept, *at),
             ).plan()
             for at, ledger_records in sorted(grouped.items(), key=lambda item: item[0])
         ]

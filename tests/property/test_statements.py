@@ -13,7 +13,7 @@ import pytest
 
 from relay_pipelines.audit import against_statement, part_count, window_recount
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError, UnsupportedError
-from relay_pipelines.ledger import checkpoint, ledger_topic, state_table, verified
+from relay_pipelines.ledger import checkpoint, ledger_topic, reader, state_table
 from relay_pipelines.ledger.checkpoint import Key, StateKind, replay_name
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.records import encode
@@ -208,7 +208,7 @@ class TestWhatIsForeign:
             (window_recount, "_newest"),
             (window_recount, "read_any_state"),
             (window_recount, "verified_ledger"),
-            (verified, "read_any_state"),
+            (reader, "read_any_state"),
         ],
         ids=["after the first look", "within it", "after the second", "within it, too"],
     )

@@ -383,8 +383,8 @@ def test_the_bars_fill_the_picture() -> None:
 
 def test_what_a_page_is_of() -> None:
     """Very many chunks make a small one; the mark is where the first difference is."""
-    chunks = [entry(start, start + 1) for start in range(50_000)]
-    found = PartitionAudit(coverage(wanted(0, 50_000), chunks, 50_000), Chain(AT), Level.FULL, TO)
+    chunks = [entry(start, start + 1) for start in range(5_000)]
+    found = PartitionAudit(coverage(wanted(0, 5_000), chunks, 5_000), Chain(AT), Level.FULL, TO)
     assert len(page([audit(found)], 0)) < 200_000
     assert mark(audited(DIFFERENCE)) == pytest.approx(WIDTH * 15 / 60)
     assert mark(audited()) is None
