@@ -400,7 +400,10 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     audit.job = replace(job, nodes=tuple(logs.clusters))
     source_configs = followed(sides.mirror.topics, logs.configs)
     if level in {Level.RECOUNT, Level.FULL}:
-        claims = Claims(sides.name, ledger.entries, accounted(ledger), source_configs)
+        # where nothing is known of the destination, nothing there is foreign
+        copies = {entry.destination.topic_partition for entry in ledger.entries}
+        known = {to: OffsetRange(to, 0, 0) for to in copies} | accounted(ledger)
+        claims = Claims(sides.name, ledger.entries, known, source_configs)
         _plan_recount(audit, selected, claims)
         _plan_uncopied(audit, request, selected, ledger, claims)
     if level.compares:

@@ -225,8 +225,7 @@ def accounted(
     """Return, by destination topic-partition, the offsets of which the ledger has every entry.
 
     A mirror and its replays may write to one topic, at the same time. Their ledger entries are in
-    several partitions of the ledger, and retention removes those at different times. Where nothing
-    is known of the destination, there are none.
+    several partitions of the ledger, and retention removes those at different times.
 
     Args:
         others: entries that are known besides those that the ledger still has.
@@ -234,19 +233,16 @@ def accounted(
     chains: dict[tuple[str, TopicPartition], dict[int, LedgerEntry]] = defaultdict(dict)
     copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
     starts = dict.fromkeys(ledger.ends, 0)
-    unknown: dict[TopicPartition, OffsetRange] = {}
     for entry in (*ledger.entries, *others):
-        to = entry.destination.topic_partition
         chains[entry.mirror, entry.source.topic_partition][entry.number] = entry
-        unknown[to] = OffsetRange(to, 0, 0)
         if entry.records:
-            copied[to].append(entry)
+            copied[entry.destination.topic_partition].append(entry)
     for known in ledger.family:
         to, numbered = copies_of(known), chains[known.mirror, known.source]
         kept_ms = kept_since_ms(ledger.kept, known.mirror, known.source)
         start = _complete_from(known, numbered, copied[to], kept_ms)
         starts[to] = max(starts.get(to, 0), start)
-    return unknown | {to: OffsetRange(to, starts[to], end) for to, end in ledger.ends.items()}
+    return {to: OffsetRange(to, starts[to], end) for to, end in ledger.ends.items()}
 
 
 def _complete_from(

@@ -39,8 +39,6 @@ from relay_pipelines.protocol.fetch import FetchResponse
 from relay_pipelines.protocol.open_transactions import wait_until_stable
 from relay_pipelines.protocol.reader import FetchedSpan, fetched_first, read
 
-NEEDED_CONFIGS = RETENTION_CONFIGS
-"""The keys of a destination topic's configuration that a count needs."""
 _TOGETHER = 100  # parts whose leaders are asked in common
 _FEW_BYTES = 32 << 10  # of a part whose records come with those of others
 
@@ -134,7 +132,7 @@ def _configs(
 ) -> tuple[Configs, Mapping[str, RelayError]]:
     """Ask for all topics with chunks together: one that cannot be read fails its own parts."""
     topics = sorted({part.destination.topic_partition.topic for part in parts if part.entries})
-    configs, errors = each_topic_configs(client, topics, NEEDED_CONFIGS)
+    configs, errors = each_topic_configs(client, topics, RETENTION_CONFIGS)
     values = {
         topic: {key: str(config.value) for key, config in some.items()}
         for topic, some in configs.items()

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from relay_pipelines.audit.part_count import NEEDED_CONFIGS
-from relay_pipelines.audit.retention import Configs
+from relay_pipelines.audit.retention import RETENTION_CONFIGS, Configs
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.ledger.verified import VerifiedLedger
 from relay_pipelines.model import Checkpoint, Cluster, NodeIdentity, TopicPartition
@@ -265,5 +264,5 @@ def texts(client: ClusterClient, topics: Iterable[str]) -> Configs:
     """Return the configurations that an audit needs, of topics that exist."""
     return {
         topic: {key: str(config.value) for key, config in values.items()}
-        for topic, values in topic_configs(client, sorted(topics), NEEDED_CONFIGS).items()
+        for topic, values in topic_configs(client, sorted(topics), RETENTION_CONFIGS).items()
     }
