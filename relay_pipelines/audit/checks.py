@@ -16,7 +16,6 @@ from typing import Any
 import dagster as dg
 
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
-from relay_pipelines.audit.comparison import Difference
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.errors import DIFFERENCE, RelayError, TamperedError
 from relay_pipelines.finding import Severity, texts
@@ -149,7 +148,6 @@ def numbers(audit: Audit, page: Path | None = None) -> dict[str, Any]:
 _ERROR, _WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 _PARTITION = "dagster/partition"
 _REPEATED = "repeated from"
-_FIELDS = ("timestamp_ms", "key", "value", "headers")
 
 
 def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
@@ -312,54 +310,26 @@ def _metadata(audit: Audit, page: Path | None, config_path: str) -> dict[str, An
 
 def _first_difference(partition_audit: PartitionAudit) -> dict[str, Any]:
     tp, first = partition_audit.topic_partition, partition_audit.first_difference
+    more: dict[str, Any] = {}
     if first is None or first.difference is None:
         recount = partition_audit.counted_so_far
         foreign = None if recount is None else recount.first_foreign
-        offset = None if foreign is None else foreign.foreign_at
-        where = partition_audit.coverage.range if offset is None else partition_audit.destination
-        place = {} if offset is None else {"first difference: offset": offset}
-        return {
-            "first difference": f"{where}: {partition_audit.differences[0].text}",
-            "first difference: topic": tp.topic,
-            "first difference: partition": tp.partition,
-            **place,
-        }
-    source, destination = first.difference.source, first.difference.destination
-    record = source or destination
-    offset = first.chunk.source.start if record is None else record.offset
-    fields = ", ".join(_differing(first.difference))
-    side = "" if source or not destination else " (destination)"
-    return {
-        "first difference": f"{tp} at offset {offset}{side}: {fields}; {first.difference.what}",
-        "first difference: topic": tp.topic,
-        "first difference: partition": tp.partition,
-        "first difference: offset": offset,
-        "first difference: field": fields,
-        "first difference: both sides": dg.MetadataValue.table(
-            [
-                dg.TableRecord(
-                    {
-                        "field": name,
-                        "source": _shown(source, name),
-                        "destination": _shown(destination, name),
-                    }
-                )
-                for name in ("offset", *_FIELDS)
-            ]
-        ),
-    }
-
-
-def _differing(difference: Difference) -> list[str]:
-    """Return the fields in which the first records differ; the record if one side has none."""
-    one, other = difference.source, difference.destination
-    if one is None or other is None:
-        return ["record"]
-    return [name for name in _FIELDS if getattr(one, name) != getattr(other, name)] or ["record"]
-
-
-def _shown(record: Any, name: str) -> str:
-    return "no record" if record is None else str(getattr(record, name))
+        where = partition_audit.destination if foreign else partition_audit.coverage.range
+        said = f"{where}: {partition_audit.differences[0].text}"
+        if foreign:
+            more["offset"] = foreign.foreign_at
+    else:
+        difference = first.difference
+        record = difference.source or difference.destination
+        offset = first.chunk.source.start if record is None else record.offset
+        side = "" if difference.source or record is None else " (destination)"
+        fields = ", ".join(difference.fields)
+        said = f"{tp} at offset {offset}{side}: {fields}; {difference.what}"
+        names = "field", "source", "destination"
+        rows = [dg.TableRecord(dict(zip(names, row, strict=True))) for row in difference.rows]
+        more |= {"offset": offset, "field": fields, "both sides": dg.MetadataValue.table(rows)}
+    more = {"topic": tp.topic, "partition": tp.partition, **more}
+    return {"first difference": said} | {f"first difference: {k}": v for k, v in more.items()}
 
 
 def command(mirror: str, request: AuditRequest, found: PartitionAudit, config: str) -> str:

@@ -291,6 +291,7 @@ def _difference(source: Side, destination: Side, *, filtered: bool) -> Differenc
     return Difference(what, *shown)
 
 
+_FIELDS = ("offset", "timestamp_ms", "key", "value", "headers")
 _SHOWN_BYTES = 64
 _CONTEXT_BYTES = 24  # before the first byte that differs
 _UTF8_BYTES = 4  # of the longest character
@@ -327,6 +328,22 @@ class Difference:
     source: ShownRecord | None
     destination: ShownRecord | None
     is_of_both: bool = True
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Each field of the first records by name, as text on both sides."""
+        sides = self.source, self.destination
+        return [
+            (name, *("no record" if side is None else str(getattr(side, name)) for side in sides))
+            for name in _FIELDS
+        ]
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields in which the first records differ; the record if one side has none."""
+        if self.source is None or self.destination is None:
+            return ["record"]
+        return [name for name, one, other in self.rows[1:] if one != other] or ["record"]
 
 
 def show(source: Any, destination: Any) -> tuple[ShownRecord | None, ShownRecord | None]:

@@ -48,20 +48,15 @@ def difference_table(where: str, difference: Difference) -> Table:
     table = tables.titled(f"{where}: {difference.what}")
     for name in ("", "source", "destination"):
         table.add_column(name, overflow="fold")
-    for name, text in (
-        ("offset", lambda record: str(record.offset)),
-        ("timestamp", lambda record: _timestamp(record.timestamp_ms)),
-        ("key", lambda record: record.key),
-        ("value", lambda record: record.value),
-        ("headers", lambda record: record.headers),
-    ):
-        sides = (difference.source, difference.destination)
-        table.add_row(name, *("no record" if side is None else text(side) for side in sides))
+    for name, *sides in difference.rows:
+        is_time = name == "timestamp_ms"
+        table.add_row(name.removesuffix("_ms"), *(map(_timestamp, sides) if is_time else sides))
     return table
 
 
-def _timestamp(ms: int) -> str:
-    return f"{ms}" if ms < 0 else f"{ms} ({format_time(ms)})"
+def _timestamp(text: str) -> str:
+    """Return milliseconds with their time; there is none where none is known."""
+    return f"{text} ({format_time(int(text))})" if text.isdecimal() else text
 
 
 Document = dict[str, Any]
