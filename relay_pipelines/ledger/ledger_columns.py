@@ -67,11 +67,6 @@ COLUMNS = {name: kind for name, (kind, _) in _COLUMNS.items()}
 """The columns, with their Spark SQL types; docs/dataframe.md says what they mean."""
 
 
-def row(record: LedgerRecord) -> dict[str, Any]:
-    """Return an entry as column -> value."""
-    return {name: read(record) for name, (_, read) in _COLUMNS.items()}
-
-
 def arrow_batch(records: Iterable[LedgerRecord], columns: Sequence[str]) -> pa.RecordBatch:
     """Return entries as an Arrow batch with these columns."""
     import pyarrow as pa

@@ -394,5 +394,6 @@ def test_a_time_that_the_calendar_does_not_have() -> None:
     """A producer counted nanoseconds: the table has no time there, and the entry stays."""
     record = committed(1)[0][0]
     entry = replace(record.entry, first_timestamp_ms=1_700_000_000_123_456_789)
-    values = ledger_columns.row(replace(record, entry=entry))
-    assert (values["first_timestamp"], values["number"]) == (None, 1)
+    columns = ["first_timestamp", "number"]
+    rows = ledger_columns.arrow_batch([replace(record, entry=entry)], columns).to_pylist()
+    assert rows == [{"first_timestamp": None, "number": 1}]
