@@ -190,9 +190,7 @@ def test_records_are_deleted_while_they_are_compared(
     mirror = audited.mirror
     log, left = _Comparing.log, [40]
 
-    def late(
-        self: _Comparing, client: ClusterClient, offset_range: OffsetRange
-    ) -> tuple[int, int]:
+    def late(self: _Comparing, client: ClusterClient, offset_range: OffsetRange) -> tuple[int, int]:
         begins_and_ends = log(self, client, offset_range)
         if left and (client is self.source) == (side == "source"):
             delete_before(getattr(mirror, side), mirror.at, left.pop())
