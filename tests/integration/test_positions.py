@@ -125,16 +125,32 @@ def test_a_marker_under_a_later_leader_epoch(
     mirror.assert_equal()
 
 
-@pytest.mark.parametrize("first_there", [0, 1], ids=["same records", "other records"])
+SAYS = "its timestamp differs (timestamps count); find out which node is right"
+
+
+@pytest.mark.parametrize(
+    ("kind", "first_there", "says"),
+    [("LogAppendTime", 0, ""), ("LogAppendTime", 1, "its key"), ("CreateTime", 0, SAYS)],
+    ids=["same records", "other records", "other timestamps"],
+)
 def test_nodes_with_append_time_are_compared_without_it(
-    sides: Clusters, own_cluster: LocalCluster, topic_name: str, first_there: int
+    sides: Clusters,
+    own_cluster: LocalCluster,
+    topic_name: str,
+    kind: str,
+    first_there: int,
+    says: str,
 ) -> None:
     """With LogAppendTime, key, value and headers tell whether nodes hold the same record."""
-    append_time = {"message.timestamp.type": "LogAppendTime"}
-    mirror = Mirror(own_cluster.cluster(), sides[1], topic_name, source_config=append_time)
-    create(sides[0], topic_name, 1, KEPT | append_time)
+    config = {"message.timestamp.type": kind}
+    mirror = Mirror(own_cluster.cluster(), sides[1], topic_name, source_config=config)
+    create(sides[0], topic_name, 1, KEPT | config)
     mirror.write(numbered(10))
-    independent.write(sides[0], mirror.at, numbered(20, first=first_there))
+    later = [
+        each._replace(timestamp=(independent.CREATE_TIME, each.timestamp[1] + 1))
+        for each in numbered(20, first=first_there)
+    ]
+    independent.write(sides[0], mirror.at, later)
     # once b has diverged, nothing but the end of the patience stops the task
     job = mirror.with_options(give_up_after_ms=2_000).job
     a, b = replace(mirror.source, name="a"), replace(sides[0], name="b")
@@ -145,7 +161,7 @@ def test_nodes_with_append_time_are_compared_without_it(
     (second,) = copy_ranges(
         replace(job, node=job.other_nodes[0], other_nodes=(job.node,)), [mirror.range(end=20)]
     )
-    if first_there:
-        assert "b" in second.diverged
+    if says:
+        assert says in second.diverged["b"]
     else:
         assert (second.error, second.node, second.records) == ("", "b", 10)
