@@ -522,7 +522,8 @@ def test_the_windows_of_a_run(spark: Any, mirror: Mirror, tmp_path: Path) -> Non
         rows(keys[0], columns=["vlaue"])
 
     home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
-    delete_before(mirror.destination, home, mirror.chain().records[1].offset)
+    (later_entry,) = (each for each in mirror.chain().records if each.entry.window == keys[1])
+    delete_before(mirror.destination, home, later_entry.offset)
     with pytest.raises(ConfigError, match=f"the ledger no longer has the time of window '{now}-"):
         rows(keys[0])
 
