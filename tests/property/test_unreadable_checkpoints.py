@@ -20,7 +20,7 @@ from relay_pipelines.errors import (
     TamperedError,
     UnsupportedError,
 )
-from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger import checkpoint, state_table
 from relay_pipelines.ledger.checkpoint import Key, StateKind, parse, replay_name
 from relay_pipelines.ledger.followed import Value
 from relay_pipelines.ledger.state_table import (
@@ -125,6 +125,28 @@ def test_each_key_means_one_thing(written: bytes) -> None:
 def test_a_key_that_no_mirror_writes_has_replaced_no_checkpoint(key: bytes, value: bytes) -> None:
     found = read((KEY, VALUE), (key, value))
     assert (found.checkpoints, found.unreadable) == ([COMMITTED], [])
+
+
+def test_many_checkpoints_of_another_version_are_each_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mirror of thousands of topic-partitions that was upgraded first stops no neighbour."""
+    count = 50
+    state = read(*((f"m/t{number}/0".encode(), b'{"version":2}') for number in range(count)))
+    decoded: list[Key] = []
+
+    def counted(key: Key, value: bytes) -> Checkpoint:
+        decoded.append(key)
+        return checkpoint.of_key(key, value)
+
+    monkeypatch.setattr(state_table, "of_key", counted)
+    with (
+        served(destination=destination("p.t1")),
+        ClusterClient(DESTINATION, DestinationError) as client,
+    ):
+        for table in (state, StateTable(state.rows)):  # of two snapshots of one process
+            assert table.hidden_in(client, ["p.t1"])["p.t1"].mirror == "m"
+    assert len(decoded) == count
 
 
 def hidden(topic: str) -> UnreadableCheckpoint:
