@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
-from relay_pipelines.errors import DataLossError
+from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger.checkpoint import Key, parse
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
@@ -47,7 +47,7 @@ class Log(NamedTuple):
 
 
 class Value:
-    """The newest value of a key, decoded once.
+    """The newest value of a key, decoded once, also if that fails.
 
     Args:
         offset: of its record.
@@ -61,9 +61,18 @@ class Value:
         self._decoded: object = None
 
     def decoded(self, decoder: Callable[[bytes], _Decoded]) -> _Decoded:
-        """Return what the decoder makes of it: for one key it is always the same decoder."""
+        """Return what the decoder makes of it: for one key it is always the same decoder.
+
+        Raises:
+            RelayError: it cannot be read, as the decoder says.
+        """
         if self._decoded is None:
-            self._decoded = decoder(self.raw)
+            try:
+                self._decoded = decoder(self.raw)
+            except RelayError as error:
+                self._decoded = error
+        if isinstance(self._decoded, RelayError):
+            raise self._decoded.with_traceback(None)
         return cast("_Decoded", self._decoded)
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 from relay_pipelines.errors import RelayError, TamperedError, UnsupportedError
@@ -104,7 +104,7 @@ def copies_in(committed: Checkpoint) -> set[str]:
     return copies | {copy + QUARANTINE for copy in copies}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that it keeps what it has read
 class StateTable:
     """All that the topic holds; a value is decoded when somebody asks for it.
 
@@ -184,12 +184,12 @@ class StateTable:
         found = [(start, each.checkpoints) for each in replays for start in each.starts.values()]
         return sorted(found, key=lambda replay: replay[0].decided_at_ms)
 
-    @property
+    @cached_property
     def checkpoints(self) -> list[Checkpoint]:
         """Those of every mirror with this destination, as far as they can be read."""
         return [each for each in self._every_mirror() if isinstance(each, Checkpoint)]
 
-    @property
+    @cached_property
     def unreadable(self) -> list[UnreadableCheckpoint]:
         """The others. A guard closes for what they may concern."""
         return [each for each in self._every_mirror() if not isinstance(each, Checkpoint)]
