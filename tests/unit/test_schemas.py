@@ -124,6 +124,7 @@ def test_each_record_is_seen_once(
     failures.append(errors.CorruptBatchError("not a batch"))
     (found,) = ids_of(client, [entry], SchemasRequest(full=full))
     assert (found.records, dict(+found.not_looked_at)) == (150, {"their batch is corrupt": 150})
+    assert found.left_out == 0
 
 
 def test_an_entry_that_no_checkpoint_names_is_not_looked_at(
@@ -176,6 +177,20 @@ def test_records_of_others_among_copies_are_not_looked_at(tmp_path: Path, *, ful
         sides = Sides("m", world.mirror, Clock())
         (found,) = reading.read_ids(sides, SchemasRequest(full=full))
     assert (found.records, found.left_out, found.ids) == (20, 0, {})
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_copies_that_others_have_replaced_were_not_looked_at(tmp_path: Path, *, full: bool) -> None:
+    """Readers find the ids of the others there, and nobody has compared these."""
+    world = World(tmp_path)
+    world.copy(20)
+    first = world.copies.logs["a"].entries[0]
+    first.header = first.header._replace(producer_id=77)
+    with world.answering():
+        sides = Sides("m", world.mirror, Clock())
+        (found,) = reading.read_ids(sides, SchemasRequest(full=full))
+    assert (found.records, found.left_out, found.state) == (15, 0, State.NOT_VERIFIED)
+    assert dict(+found.not_looked_at) == {reading.REPLACED: 5}
 
 
 def verdict_of(here: FakeRegistry, there: FakeRegistry, *records: Any) -> TopicVerdict:
