@@ -13,7 +13,7 @@ from relay_pipelines.errors import CorruptBatchError, DataLossError, RelayError
 from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.verified import made_of_ledger
-from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
@@ -25,6 +25,8 @@ _FETCH_BYTES = 1 << 20
 _CHUNKS = 20
 _OFFSETS = 200
 GONE = "they are gone from the destination"
+CORRUPT = "their batch is corrupt"
+REPLACED = "others stand in their place"
 
 
 @dataclass(slots=True)
@@ -111,7 +113,8 @@ def _ids_of(
             else:
                 found.not_looked_at[GONE] += copies.records
         copied = sum(copies.records for copies in of_topic)
-        found.left_out = max(0, copied - found.records - found.not_looked_at[GONE])
+        unseen = sum(found.not_looked_at[why] for why in (GONE, CORRUPT, REPLACED))
+        found.left_out = max(0, copied - found.records - unseen)
         yield found
 
 
@@ -127,20 +130,27 @@ def _look(client: ClusterClient, copies: _Copies, found: TopicVerdict, *, full: 
         end = chunk.end if full else min(chunk.end, chunk.start + _OFFSETS)
         before = found.records
         try:
-            _see(client, OffsetRange(copies.to, chunk.start, end), chunk, found)
+            others = _see(client, OffsetRange(copies.to, chunk.start, end), chunk, found)
         except (DataLossError, CorruptBatchError) as error:
-            why = GONE if isinstance(error, DataLossError) else "their batch is corrupt"
+            why = GONE if isinstance(error, DataLossError) else CORRUPT
             found.not_looked_at[why] += records - (found.records - before)
+        else:  # each offset after the end has one of its records at most
+            missing = records - (chunk.end - end) - (found.records - before)
+            found.not_looked_at[REPLACED] += max(0, min(missing, others))
 
 
 def _see(
     client: ClusterClient, wanted: OffsetRange, chunk: ChunkCopies, found: TopicVerdict
-) -> None:
-    """Take the records of a chunk in, each once, whatever fails in between."""
-    own, start = own_batches([chunk]), wanted.start  # others may have written between them
+) -> int:
+    """Take the records of a chunk in, each once, whatever fails in between.
+
+    Returns:
+        At how many offsets there is something else: others may have written between them.
+    """
+    own, start, others = own_batches([chunk]), wanted.start, 0
 
     def see() -> None:
-        nonlocal start
+        nonlocal start, others
         try:
             with closing(read(client, replace(wanted, start=start), _FETCH_BYTES)) as fetches:
                 for span in chain.from_iterable(fetches):
@@ -148,9 +158,12 @@ def _see(
                         for record in list(decode(span.run.data)):  # all of a batch, or none
                             if span.start <= record.offset < span.end:
                                 found.see(wanted.topic_partition, record)
+                    elif span.skipped is not Skipped.COMPACTION_GAP:
+                        others += span.end - span.start
                     start = span.end
         except RelayError:
             client.forget()
             raise
 
     client.retry(see)
+    return others
