@@ -5,6 +5,7 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -21,8 +22,19 @@ from relay_pipelines.errors import (
     UnsupportedError,
 )
 from relay_pipelines.ledger import checkpoint, state_table
-from relay_pipelines.ledger.checkpoint import Key, StateKind, parse, replay_name
+from relay_pipelines.ledger.checkpoint import (
+    CreatedRecord,
+    DoubtRecord,
+    Key,
+    OwnerRecord,
+    RunEndsRecord,
+    StartRecord,
+    StateKind,
+    parse,
+    replay_name,
+)
 from relay_pipelines.ledger.followed import Value
+from relay_pipelines.ledger.last_checkpoint import read_current
 from relay_pipelines.ledger.state_table import (
     CheckpointSnapshot,
     StateTable,
@@ -30,7 +42,7 @@ from relay_pipelines.ledger.state_table import (
     read_state,
 )
 from relay_pipelines.model import Checkpoint, TopicPartition
-from relay_pipelines.move.record import CutPartition, MoveRecord
+from relay_pipelines.move.record import CutPartition, MoveRecord, MoveRecords
 from relay_pipelines.move.states import State
 from relay_pipelines.move.way_back import _require_originals
 from relay_pipelines.protocol.client import ClusterClient
@@ -125,6 +137,34 @@ def test_each_key_means_one_thing(written: bytes) -> None:
 def test_a_key_that_no_mirror_writes_has_replaced_no_checkpoint(key: bytes, value: bytes) -> None:
     found = read((KEY, VALUE), (key, value))
     assert (found.checkpoints, found.unreadable) == ([COMMITTED], [])
+
+
+OTHER = TopicPartition("b", 0)
+MISPLACED = [
+    (Key("m", StateKind.START, "a"), StartRecord("n", "a", {}, "node", {}, 0)),
+    (Key("m", StateKind.START, "a"), StartRecord("m", "b", {}, "node", {}, 0)),
+    (Key("m", StateKind.CREATED, "a"), CreatedRecord("m", "b", "id", 0)),
+    (Key("m", StateKind.ENDED), RunEndsRecord("n", {})),
+    (Key.of("m", AT, StateKind.OWNER), OwnerRecord("m", OTHER, "relay.m.b.0", 0)),
+    (Key.of("m", AT, StateKind.DOUBT), DoubtRecord("n", AT, 0, 0, 0)),
+    (Key("m", StateKind.MOVE), MoveRecord("n", number=4, state=State.CUT)),
+]
+
+
+@pytest.mark.parametrize(("key", "misplaced"), MISPLACED)
+def test_a_record_of_another_key_says_nothing_here(key: Key, misplaced: Any) -> None:
+    """A replay whose start was another's would be complete, and a move another mirror's."""
+    copies = destination("p.a")
+    put(copies, checkpoint.TOPIC, encode(*checkpoint.state_record(key, misplaced, 0).record))
+    with (
+        served(destination=copies),
+        ClusterClient(DESTINATION, DestinationError, mirror="m") as client,
+        pytest.raises(TamperedError, match=f"the record '{key}' of __relay_checkpoints"),
+    ):
+        if key.kind is StateKind.MOVE:
+            MoveRecords(client, "writer", "by").read()
+        read_state(client).of("m")
+        read_current(client, "m", {AT: (None, 0)})
 
 
 def test_many_checkpoints_of_another_version_are_each_read_once(
