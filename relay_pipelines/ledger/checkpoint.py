@@ -396,17 +396,25 @@ def versioned(kind: type[_Record], value: bytes, version: int, topic: str) -> _R
         raise written_by_newer(f"a record of {topic}") from None
 
 
-def record_of(kind: type[_Record], value: bytes) -> _Record:
-    """Return the record of a value.
-
-    Raises:
-        UnsupportedError: another version of relay_pipelines wrote it.
-        TamperedError: another program wrote it.
-    """
+def _record(kind: type[_Record], value: bytes) -> _Record:
     try:
         return versioned(kind, value, _VERSION, TOPIC)
     except NOT_READABLE as error:
         raise _not_ours() from error
+
+
+def record_of(kind: type[_Record], key: Key, value: bytes) -> _Record:
+    """Return the record of a value that stands under its own key: it is found by that.
+
+    Raises:
+        UnsupportedError: another version of relay_pipelines wrote it.
+        TamperedError: another program wrote it, or it is one of another key.
+    """
+    found = _record(kind, value)
+    own = {"mirror": key.mirror, "topic": key.topic, "source": key.source}
+    if any(getattr(found, name, says) != says for name, says in own.items()):
+        raise tampered(f"the record {str(key)!r} of {TOPIC} is one of another key")
+    return found
 
 
 def fields_of(value: bytes) -> dict[str, Any]:
@@ -429,7 +437,7 @@ def from_record(value: bytes) -> Checkpoint:
         UnsupportedError: another version of relay_pipelines wrote it.
         TamperedError: it is no checkpoint.
     """
-    checkpoint = record_of(Checkpoint, value)
+    checkpoint = _record(Checkpoint, value)
     numbers = checkpoint.next_offset, checkpoint.generation, checkpoint.ledger_head.number
     if min(numbers) < 0:
         raise _not_ours()

@@ -61,7 +61,7 @@ def read_current(
         DestinationError: the last stable offset is held back for longer than any transaction may
             last.
         CheckpointLostError: the checkpoint topic was deleted and created again.
-        TamperedError: a record is no checkpoint of its key.
+        TamperedError: a record is none of its key.
     """
     seen = seen or Seen(mirror)
     homes: dict[TopicPartition, list[TopicPartition]] = {}
@@ -145,9 +145,8 @@ class Seen:
         offset, value = latest.get(key.encode(), (-1, b""))
         if offset >= position:
             checkpoint = of_key(key, value)
-        offset, value = latest.get(
-            Key.of(self._mirror, source, StateKind.OWNER).encode(), (-1, b"")
-        )
+        key = Key.of(self._mirror, source, StateKind.OWNER)
+        offset, value = latest.get(key.encode(), (-1, b""))
         if offset >= position:
-            owner = record_of(OwnerRecord, value).owner
+            owner = record_of(OwnerRecord, key, value).owner
         return Current(checkpoint, owner)

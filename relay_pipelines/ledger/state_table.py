@@ -148,7 +148,7 @@ class StateTable:
                 rows[key.kind][key] = value
 
         def records(kind: StateKind, record: type[_Record]) -> Iterable[tuple[Key, _Record]]:
-            return ((key, _decoded(record, value)) for key, value in rows[kind].items())
+            return ((key, _decoded(record, key, value)) for key, value in rows[kind].items())
 
         checkpoints: dict[TopicPartition, Checkpoint] = {}
         for key, value in (rows[StateKind.CHECKPOINT] | rows[StateKind.NONE]).items():
@@ -240,8 +240,8 @@ class StateTable:
         return (created | named).intersection(topics) or set(topics)
 
 
-def _decoded(kind: type[_Record], value: Value) -> _Record:
-    return value.decoded(partial(record_of, kind))
+def _decoded(kind: type[_Record], key: Key, value: Value) -> _Record:
+    return value.decoded(partial(record_of, kind, key))
 
 
 def _checkpoint(key: Key, value: Value) -> Checkpoint:

@@ -296,7 +296,7 @@ class MoveRecords:
         value = read_move(self._client, self._mirror)
         if value is None:
             return MoveRecord(self._mirror)
-        return checkpoint.record_of(MoveRecord, value)
+        return checkpoint.record_of(MoveRecord, Key(self._mirror, StateKind.MOVE), value)
 
     def _write(self, before: MoveRecord, after: MoveRecord) -> None:
         def decision() -> list[StateRecord]:

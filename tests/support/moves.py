@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from relay_pipelines.errors import FencedError
-from relay_pipelines.ledger.checkpoint import StateRecord, record_of
+from relay_pipelines.ledger.checkpoint import StateRecord, parse, record_of
 from relay_pipelines.move.record import MoveRecord, MoveRecords
 
 
@@ -39,9 +39,9 @@ class RecordsInMemory(MoveRecords):
 
     def _decide(self, decision: Callable[[], list[StateRecord]]) -> None:
         self._store.epoch = epoch = self._store.epoch + 1
-        for _, (_, value, _) in decision():
+        for _, (key, value, _) in decision():
             self.before_commit()
             if epoch != self._store.epoch:
                 raise FencedError("fenced")
-            self._store.record = record_of(MoveRecord, value)
+            self._store.record = record_of(MoveRecord, parse(key), value)
             self.after_commit()

@@ -66,7 +66,8 @@ def test_a_record_is_read_as_it_was_written() -> None:
         way_back=WayBack("m.back@3", Fence(FenceBy.HAND), {"b": {0: 12}}, {"a": {0: 10}}),
     )
     value = to_json(record, version=1).encode()
-    assert checkpoint.record_of(MoveRecord, value) == record
+    key = checkpoint.Key("m", checkpoint.StateKind.MOVE)
+    assert checkpoint.record_of(MoveRecord, key, value) == record
     assert (record.end_of(tp), record.end_of(TopicPartition("a", 1))) == (7, -1)
 
 

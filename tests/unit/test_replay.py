@@ -18,6 +18,7 @@ from relay_pipelines.ledger.checkpoint import (
     StartRecord,
     key_of,
     key_prefixes,
+    parse,
     record_of,
     replay_name,
     start_record,
@@ -86,15 +87,15 @@ def test_a_start_record_holds_the_whole_replay(tmp_path: Path) -> None:
     request = replace(REQUEST, **FILTERS, folder=tmp_path)
     start = started(tmp_path, request)
 
-    _, written, _ = start_record(start).record
-    assert record_of(StartRecord, written) == start
+    key, written, _ = start_record(start).record
+    assert record_of(StartRecord, parse(key), written) == start
     again = request_of(start)
     assert (again.asked, again.id) == (request.asked, "a")
     policy = as_mirror(settings(tmp_path).mirror("orders"), again, "orders").record_policy("orders")
     assert ([spec.name for spec in policy.filters], bool(policy.where)) == (["m:Filter"], True)
     assert (policy.transform, policy.select) == (None, ())
     _, plain, _ = start_record(replace(start, replay=None)).record
-    assert record_of(StartRecord, plain) == replace(start, replay=None)
+    assert record_of(StartRecord, parse(key), plain) == replace(start, replay=None)
 
 
 def started(folder: Path, request: ReplayRequest, text: str = MINIMAL) -> StartRecord:
