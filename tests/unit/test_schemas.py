@@ -193,6 +193,33 @@ def test_copies_that_others_have_replaced_were_not_looked_at(tmp_path: Path, *, 
     assert dict(+found.not_looked_at) == {reading.REPLACED: 5}
 
 
+@pytest.mark.parametrize(
+    ("kept", "records", "says"),
+    [
+        (1, 5, "no ids found: 0 of 0 ids are the same at both registries, in 0 of 5 records;"),
+        (0, 0, "nothing to verify:"),
+    ],
+)
+def test_copies_whose_entries_are_gone_are_not_passed_over_in_silence(
+    tmp_path: Path, kept: int, records: int, says: str
+) -> None:
+    """The gate of a move would pass, as if there were none."""
+    world = World(tmp_path)
+    world.copy(10)
+    log = world.copies.logs[ledger_topic.TOPIC]
+    low = [record.offset for record in log.committed()][-kept] if kept else log.end
+    log.entries[:] = [each for each in log.entries if each.header.base_offset >= low]
+    log.emptied_at = world.copies.low_watermarks[ledger_topic.TOPIC] = low
+    later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
+    with world.answering(), patch.object(Clock, "now_ms", lambda _: later_ms):
+        found = [*reading.read_ids(Sides("m", world.mirror, Clock()), SchemasRequest(full=True))]
+    gone = f"ledger entries that are gone: {2 - kept}; their copies were not looked at"
+    assert ([each.records for each in found], str(total("m", found))) == (
+        [records],
+        f"{says} {gone}",
+    )
+
+
 def verdict_of(here: FakeRegistry, there: FakeRegistry, *records: Any) -> TopicVerdict:
     with client(here, "source") as one, client(there) as other:
         (found,) = verdicts([found_in(*records)], Comparison(one, other))
