@@ -82,6 +82,7 @@ def document(found: TopicVerdict) -> dict[str, Any]:
         "records": found.records,
         "records_with_ids": found.with_ids,
         "records_left_out": found.left_out,
+        "entries_gone": found.entries_gone,
         "ids": len(found.ids),
         "ids_same": len(found.same),
         "problems": problems,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relay_pipelines.audit.metrics import Seen, rewrite
-from relay_pipelines.schemas.verdict import TopicVerdict
+from relay_pipelines.schemas.verdict import State, TopicVerdict
 
 _CHECK = "schemas"
 NAMES = ("check_failed", "schemas_verdict", "schema_ids")
@@ -16,6 +16,8 @@ def write(
     path: Path, mirror: str, verdicts: Sequence[TopicVerdict], *, is_part: bool = False
 ) -> None:
     """Write the verdict on each topic; what the file says of others stays.
+
+    So does what it says of a topic whose ledger entries are all gone, as nobody can look again.
 
     Args:
         is_part: whether less than whole topics were looked at.
@@ -35,5 +37,6 @@ def write(
             },
         )
         for each in verdicts
+        if not each.entries_gone or each.state is not State.NOTHING
     }
     rewrite(path, NAMES, mirror, _CHECK, seen)

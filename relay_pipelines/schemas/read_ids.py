@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -79,9 +80,17 @@ def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicVerdict]:
     def copies(records: Iterable[LedgerRecord]) -> _ByTopic:
         return _copies((record.entry for record in records), request)
 
-    by_topic, _ = made_of_ledger(sides, request.has, copies, request.since_ms)
+    by_topic, ledger = made_of_ledger(sides, request.has, copies, request.since_ms)
+    gone = Counter[str]()
+    for tp, known in ledger.chains.items():
+        # with a date, what was committed before counts as expired, too
+        if request.has(tp) and request.since_ms is None:
+            gone[tp.topic] += known.expired + known.lost
+    by_topic = {topic: by_topic.get(topic, ()) for topic in by_topic.keys() | (+gone).keys()}
     with sides.destination() as client:
-        yield from _ids_of(client, by_topic, request)
+        for found in _ids_of(client, by_topic, request):
+            found.entries_gone = gone[found.topic]
+            yield found
 
 
 def ids_of(

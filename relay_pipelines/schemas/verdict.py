@@ -74,6 +74,8 @@ class TopicVerdict:
         first: where each is named first.
         not_looked_at: records, by the reason.
         problems: ids that are not known to be the same at both registries.
+        entries_gone: ledger entries that retention has deleted, or that were lost: nobody knows
+            where their copies are.
     """
 
     topic: str
@@ -84,6 +86,7 @@ class TopicVerdict:
     first: dict[int, Place] = field(default_factory=dict)
     not_looked_at: Counter[str] = field(default_factory=Counter)
     problems: Sequence[IdProblem] = ()
+    entries_gone: int = 0
     topics: int = 1
 
     def see(self, tp: TopicPartition, record: object) -> None:
@@ -132,8 +135,13 @@ class TopicVerdict:
         return 0 if self.state is State.AGREES else _FAILED
 
     def __str__(self) -> str:
+        gone = (
+            f"ledger entries that are gone: {self.entries_gone:,}; their copies were not looked at"
+            if self.entries_gone
+            else ""
+        )
         if self.state is State.NOTHING:
-            return f"{self.state}: no record was copied"
+            return f"{self.state}: {gone or 'no record was copied'}"
         of_topics = f" of {self.topics:,} topics" if self.topics > 1 else ""
         ids = f"{len(self.same):,} of {len(self.ids):,} ids are the same at both registries"
         records = f"in {self.with_ids:,} of {self.records:,} records{of_topics}"
@@ -147,7 +155,7 @@ class TopicVerdict:
             if number
         ]
         parts += [f"the sample leaves out {self.left_out:,} records"] if self.left_out else []
-        return "; ".join(parts)
+        return "; ".join([*parts, *filter(None, [gone])])
 
 
 def total(name: str, verdicts: Sequence[TopicVerdict]) -> TopicVerdict:
@@ -157,6 +165,7 @@ def total(name: str, verdicts: Sequence[TopicVerdict]) -> TopicVerdict:
         found.records += each.records
         found.left_out += each.left_out
         found.with_ids += each.with_ids
+        found.entries_gone += each.entries_gone
         found.ids += each.ids
         found.not_looked_at += each.not_looked_at
     found.problems = list(

@@ -218,6 +218,9 @@ def test_copies_whose_entries_are_gone_are_not_passed_over_in_silence(
         [records],
         f"{says} {gone}",
     )
+    metrics.write(tmp_path / "schemas.prom", "m", found)
+    failed = 'relay_check_failed{check="schemas",mirror="m",topic="a"} 1.0'
+    assert (failed in (tmp_path / "schemas.prom").read_text()) is bool(records)
 
 
 def verdict_of(here: FakeRegistry, there: FakeRegistry, *records: Any) -> TopicVerdict:
