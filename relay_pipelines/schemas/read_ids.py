@@ -143,9 +143,8 @@ def _look(client: ClusterClient, copies: _Copies, found: TopicVerdict, *, full: 
         except (DataLossError, CorruptBatchError) as error:
             why = GONE if isinstance(error, DataLossError) else CORRUPT
             found.not_looked_at[why] += records - (found.records - before)
-        else:  # each offset after the end has one of its records at most
-            missing = records - (chunk.end - end) - (found.records - before)
-            found.not_looked_at[REPLACED] += max(0, min(missing, others))
+        else:  # an offset has one record at most, and so many are left for others
+            found.not_looked_at[REPLACED] += max(0, records + others - (chunk.end - chunk.start))
 
 
 def _see(
