@@ -28,7 +28,7 @@ from relay_pipelines.copy.columns import (
 )
 from relay_pipelines.copy.failover import FailoverSource, NodeFailures
 from relay_pipelines.copy.filtering import filter_chain
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import RelayError, RetriableError
 from relay_pipelines.model import (
     Checkpoint,
     CopyJob,
@@ -105,12 +105,14 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows and markers of each range, from its known checkpoint to its end.
 
-    Never raises a `RelayError`, but yields it in a marker.
+    Never raises a `RelayError`, but yields it in a marker. If a range gives up because no node can
+    be reached, the ranges after it fail at once with the same error.
 
     Args:
         indices: the ranges to read, in this order.
         columns: the columns to read, of `COLUMNS`.
     """
+    unreachable: RetriableError | None = None
     with FailoverSource(job, clock) as nodes:
         for index in indices:
             rows = _RangeRows(job, ranges[index], index, columns, nodes, clock)
@@ -118,9 +120,13 @@ def read_rows(
             earlier = nodes.throttled_seconds
             try:
                 yield _marker(ProgressMarker(index, rows.position), columns)
+                if unreachable is not None:
+                    raise unreachable
                 yield from rows.batches()
             except RelayError as caught:
                 error = caught
+                if isinstance(caught, RetriableError) and caught.topic_partition is None:
+                    unreachable = caught
             last = ProgressMarker(
                 index,
                 rows.position,

@@ -199,6 +199,18 @@ def test_one_lost_connection_among_rows() -> None:
     assert second.error == ""
 
 
+@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
+def test_a_node_that_is_away_is_waited_for_once(way: Any) -> None:
+    """Every range would wait as long again, and a run that waits for all of them seems to hang."""
+    copies, clock = destination(*"abc"), Clock()
+    with served(destination=copies):
+        began = clock.monotonic()
+        outcomes = way(job(), [whole(topic, 5) for topic in "abc"], clock)
+    assert {each.error_kind for each in outcomes} == {"SourceError"}
+    assert len({each.error for each in outcomes}) == 1
+    assert clock.monotonic() - began < 4, "it gives up after 2 s"
+
+
 def test_checkpoints_that_are_lost_during_a_run() -> None:
     """The task knows what it has committed: it reports the loss, and copies no record twice."""
     source, copies = filled(*((n, n + 5) for n in range(0, 40, 5))), destination("a")
