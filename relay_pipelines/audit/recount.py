@@ -131,21 +131,17 @@ class Recount:
         return next((count for count in self.counts if count.foreign_at is not None), None)
 
     @property
-    def unaccounted(self) -> int:
-        """Source offsets that no chunk covers, and nothing explains why."""
-        return self._offsets(OffsetKind.MISSING)
-
-    @property
     def superseded(self) -> int:
         """Source offsets that no run copies: a loss was accepted after which they differ."""
-        return self._offsets(OffsetKind.SUPERSEDED)
+        return self.offsets(OffsetKind.SUPERSEDED)
 
     @property
     def forgotten(self) -> int:
         """Source offsets that were copied, and whose ledger entries are gone."""
-        return self._offsets(OffsetKind.FORGOTTEN)
+        return self.offsets(OffsetKind.FORGOTTEN)
 
-    def _offsets(self, kind: OffsetKind) -> int:
+    def offsets(self, kind: OffsetKind) -> int:
+        """Return how many of its source offsets are of a kind; 0 if the caller judges it."""
         return 0 if self.coverage is None else self.coverage.counts[kind]
 
     @property

@@ -16,7 +16,7 @@ from enum import StrEnum
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS
 from relay_pipelines.model import LedgerEntry
 from relay_pipelines.plan.topic_selection import renamed_target
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, compacts
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.records import chained_digest
 from relay_pipelines.settings.topics import Topics
@@ -102,8 +102,8 @@ def followed(topics: Topics, source_configs: Configs) -> Configs:
 
 
 def is_compacted(configs: Mapping[str, str]) -> bool:
-    """Whether a cleaner may remove records of a topic for later ones of their keys."""
-    return "compact" in configs.get(CLEANUP_POLICY, "")
+    """Whether a configuration lets a cleaner remove records for later ones of their keys."""
+    return compacts(configs.get(CLEANUP_POLICY, ""))
 
 
 def _limit(configs: Mapping[str, str], key: str) -> int:

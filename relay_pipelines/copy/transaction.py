@@ -42,7 +42,7 @@ from relay_pipelines.plan import policies
 from relay_pipelines.plan.owners import own_id, owner_of
 from relay_pipelines.plan.positions import copy_again, destination_changed, restore_command
 from relay_pipelines.plan.topic_selection import QUARANTINE
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
+from relay_pipelines.protocol.admin import is_compacted
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.producer import TransactionalProducer
@@ -137,12 +137,10 @@ class RangeProgress:
 
     def requires_keys(self) -> bool:
         """Whether the destination topic is compacted now; False if it does not say."""
-        topic = self.range.destination.topic
         try:
-            configs = topic_configs(self._destination, [topic], [CLEANUP_POLICY])[topic]
+            return is_compacted(self._destination, self.range.destination.topic)
         except RelayError:
             return False
-        return CLEANUP_POLICY in configs and "compact" in configs[CLEANUP_POLICY].value
 
     def quarantine_batch(self, record: Any, error: RelayError) -> Batch:
         """Return a source record for the quarantine topic; headers say where it was, and why."""

@@ -25,7 +25,7 @@ from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.model import Cluster
 from relay_pipelines.output.formatting import seconds
 from relay_pipelines.plan.topic_selection import Target, renamed_target
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
+from relay_pipelines.protocol.admin import is_compacted
 from relay_pipelines.settings.expectations import (
     HELPER_COLUMNS,
     Expectation,
@@ -311,8 +311,7 @@ class SideRun:
         else:
             topic, asked = self._target.topic, self.sides.destination("expectations")
         with asked as client:
-            configs = topic_configs(client, [topic], [CLEANUP_POLICY])
-        return "compact" in configs[topic][CLEANUP_POLICY].value
+            return is_compacted(client, topic)
 
     @property
     def _target(self) -> Target:

@@ -19,9 +19,11 @@ from relay_pipelines.model import TimestampType, TopicPartition
 from relay_pipelines.plan.owners import start_id
 from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol.admin import (
+    CLEANUP_POLICY,
     NewTopic,
     absent,
     broker_configs,
+    compacts,
     create_topics,
     grow_topics,
     topic_configs,
@@ -99,7 +101,7 @@ def _configs(
     if destination != snapshot.destinations[source]:
         return {
             **_KEEP_TIMESTAMPS,
-            "cleanup.policy": "delete",
+            CLEANUP_POLICY: "delete",
             "retention.ms": "-1",
             "max.message.bytes": str(_QUARANTINE_MESSAGE_BYTES),
         }
@@ -247,15 +249,11 @@ def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
     """Return the limits of the destination topic, as it is or as it will be created."""
     destination = snapshot.destinations[source_topic]
     configs = _configs_at_destination(snapshot, destination)
-    size, kind, cleanup = (
-        configs.get("max.message.bytes"),
-        configs.get(_TIMESTAMP_TYPE),
-        configs.get("cleanup.policy"),
-    )
+    size, kind, cleanup = map(configs.get, ("max.message.bytes", _TIMESTAMP_TYPE, CLEANUP_POLICY))
     return TopicLimits(
         int(size.value) if size else _DEFAULT_MAX_MESSAGE_BYTES,
         TimestampType(kind.value) if kind else TimestampType.CREATE_TIME,
-        requires_keys=cleanup is not None and "compact" in cleanup.value,
+        requires_keys=compacts(cleanup.value if cleanup else ""),
     )
 
 

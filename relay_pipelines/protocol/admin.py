@@ -66,6 +66,25 @@ def topic_configs(
     return configs
 
 
+def compacts(cleanup_policy: str) -> bool:
+    """Whether a cleaner may remove records of a topic for later ones of their keys.
+
+    Args:
+        cleanup_policy: of its configuration; empty if the broker does not know the key.
+    """
+    return "compact" in cleanup_policy
+
+
+def is_compacted(client: ClusterClient, topic: str) -> bool:
+    """Ask whether a topic is compacted now, as `compacts`.
+
+    Raises:
+        PermissionDeniedError: the user may not describe it.
+    """
+    policy = topic_configs(client, [topic], [CLEANUP_POLICY])[topic].get(CLEANUP_POLICY)
+    return compacts(policy.value if policy else "")
+
+
 def readable_topic_configs(
     client: ClusterClient, topics: Sequence[str], keys: Sequence[str]
 ) -> tuple[dict[str, Mapping[str, ConfigValue]], dict[str, PermissionDeniedError]]:

@@ -21,7 +21,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol import error_codes, fetch
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
+from relay_pipelines.protocol.admin import is_compacted
 from relay_pipelines.protocol.batch import BatchRun, SmallBatch, has_batch, size_before, split
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.connection import Connection
@@ -296,12 +296,9 @@ class _EndOfLog:
         if self._compacted is None:
             topic = self._wanted.topic_partition.topic
             try:
-                policy = topic_configs(self._client, [topic], [CLEANUP_POLICY])[topic].get(
-                    CLEANUP_POLICY
-                )
+                self._compacted = is_compacted(self._client, topic)
             except PermissionDeniedError:
-                policy = None  # then nothing proves that the records are gone
-            self._compacted = policy is not None and "compact" in policy.value
+                self._compacted = False  # then nothing proves that the records are gone
         return self._compacted
 
     def _unfinished(self, response: fetch.FetchResponse, position: int) -> RelayError:

@@ -35,7 +35,7 @@ from relay_pipelines.plan.positions import copy_again
 from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.prepare.prepared_snapshot import record_starts
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
+from relay_pipelines.protocol.admin import is_compacted
 from relay_pipelines.replay import replay_ranges
 from relay_pipelines.replay.own_mirror import (
     as_mirror,
@@ -441,8 +441,7 @@ def _refuse_target(sides: Sides, request: ReplayRequest, known: CheckpointSnapsh
                         f"the topic {to!r} {other.holds}: replayed records would be foreign to it",
                         remedy=elsewhere,
                     )
-            configs = topic_configs(client, [to], [CLEANUP_POLICY]) if to in written else {}
-            if to in configs and "compact" in configs[to][CLEANUP_POLICY].value:
+            if to in written and is_compacted(client, to):
                 raise ConfigError(
                     f"the topic {to!r}, to which the mirror {name!r} writes, is compacted: replayed"
                     " records would replace newer ones",

@@ -150,11 +150,6 @@ class Expectation(Section):
         if self.blocking and self.severity is CheckSeverity.WARN:
             yield ("blocking",), "a warning fails no run; leave out severity, or blocking"
 
-    @property
-    def is_ready_made(self) -> bool:
-        """Whether it is one of `WORDS`."""
-        return self.kind in WORDS
-
 
 class SampleSettings(Section):
     """What a failed check shows of the records that do not meet the expectation."""

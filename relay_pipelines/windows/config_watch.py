@@ -88,11 +88,6 @@ def lane_of(loaded: Settings, lane: Lane, catalog: Catalog) -> Lane | None:
     return next((found for found in lanes if found.name == lane.name), None)
 
 
-def has_lane(loaded: Settings, lane: Lane, catalog: Catalog) -> bool:
-    """Whether these settings have a mirror and a lane of these names."""
-    return lane_of(loaded, lane, catalog) is not None
-
-
 def _of_a_start(loaded: Settings, name: str) -> tuple[Any, ...]:
     """What only a run that starts can use: its Spark, and what its planner gives to other lanes."""
     return loaded.spark, loaded.mirror(name).all_lanes

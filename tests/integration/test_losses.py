@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from relay_pipelines import errors
+from relay_pipelines.audit.coverage import OffsetKind
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import CheckpointLostError, DataLossError, DestinationTopicLostError
 from relay_pipelines.ledger import checkpoint, fencing, followed, ledger_topic
@@ -158,10 +159,14 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
             "what was copied before has nothing to do with it"
         )
     void = copied.recount(OffsetRange(copied.at, 600, 610), 0)
-    assert (void.unaccounted, void.superseded) == ((10, 0) if case.lost else (0, 10))
+    assert (void.offsets(OffsetKind.MISSING), void.superseded) == (
+        (10, 0) if case.lost else (0, 10)
+    )
     if case.lost:
         more = copied.recount(replace(went_on, end=went_on.end + 10), generation)
-        assert (more.unaccounted, len(more.problems)) == (10, 1), "a loss excuses what it names"
+        assert (more.offsets(OffsetKind.MISSING), len(more.problems)) == (10, 1), (
+            "a loss excuses what it names"
+        )
     else:
         assert ([case.says in said for said in void.gaps], void.problems) == ([True], []), (
             "planned before the loss, never copied"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from relay_pipelines.audit.coverage import OffsetKind
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Why
 from relay_pipelines.audit.window_recount import recount
@@ -86,7 +87,7 @@ def test_two_windows(mirror: Mirror, cut: int) -> None:
     mirror.copy(50)
     found = count(mirror, 0, 100)
     assert (found.problems, found.tally.records, found.tally.counted) == ([], 100, 100)
-    assert (found.tally.foreign, found.unaccounted) == (0, 0)
+    assert (found.tally.foreign, found.offsets(OffsetKind.MISSING)) == (0, 0)
     end = settled_end(mirror.destination, mirror.at)
     assert found.scanned == OffsetRange(mirror.at, 0, end)
     assert [entry.node for entry in found.entries] == [mirror.source.name] * 2

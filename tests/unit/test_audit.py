@@ -12,7 +12,7 @@ from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.claims import Claims, RecountPart
 from relay_pipelines.audit.comparison import ComparedChunk, Comparison, Difference
-from relay_pipelines.audit.coverage import coverage
+from relay_pipelines.audit.coverage import OffsetKind, coverage
 from relay_pipelines.audit.part_count import PartCount, count_parts, count_ranges
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.request import AuditRequest, Level
@@ -326,7 +326,7 @@ def test_a_loss_supersedes_what_follows_the_last_chunk() -> None:
     entries = [entry(0, 10), entry(30, 40), loss]
     counted = Recount(wanted(0, 60), coverage=coverage(wanted(0, 60), entries, 60))
     explain(counted, entries, 0)
-    assert (counted.superseded, counted.unaccounted) == (20, 20)
+    assert (counted.superseded, counted.offsets(OffsetKind.MISSING)) == (20, 20)
     assert counted.problems == ["20 source offsets are in no ledger entry: [10, 30)"]
 
 
@@ -345,7 +345,7 @@ def test_which_offsets_expired_entries_had(
     """Offsets are comparable within a generation: the oldest entry left may be of another one."""
     counted = Recount(wanted(100, 160), coverage=coverage(wanted(100, 160), [], 160))
     forget(counted, oldest, generation)
-    assert (counted.forgotten, counted.unaccounted) == (forgotten, 60 - forgotten)
+    assert (counted.forgotten, counted.offsets(OffsetKind.MISSING)) == (forgotten, 60 - forgotten)
 
 
 AT = TopicPartition("orders", 0)
