@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import typer.core
 import typer.main
@@ -25,6 +25,7 @@ from relay_pipelines import errors, model
 from relay_pipelines.cli.app import app
 from relay_pipelines.ledger import checkpoint, ledger_topic, offset_runs
 from relay_pipelines.metrics import METRICS, PREFIX
+from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -309,17 +310,31 @@ def _formats() -> str:
     )
     linked, (key, value, _) = ledger_topic.chained(done, entry)
     mark, state, _ = checkpoint.to_record(linked)
+    kinds = "\n\n".join(
+        f"### {title}\n{_dataclass(value)}" for title, value in _STATE_RECORDS.items()
+    )
+    values = "\n\n".join(f"### `{each.__name__}`\n{_dataclass(each)}" for each in _parts())
+    runs = _one_line((offset_runs.__doc__ or "").partition("\n\n")[2].partition(" ADR")[0])
+    way_back = checkpoint.way_back_name("<mirror>", 0).removesuffix("0")
     return f"""# Records of ledger and checkpoints
 Both are topics at the destination with {checkpoint.PARTITIONS} partitions. Key and value are text
-in UTF-8, and the value is JSON with a `version`. A relay reads its own version alone, with every
-field; it refuses another one with one line, and copies nothing.
-relay_pipelines 0.1.0 is the first release, and all formats have version 1. A key is
-`<mirror>/<source topic>/<partition>`; its partition is the
-CRC-32 of the key modulo {checkpoint.PARTITIONS}.
+in UTF-8, the timestamp is the time of the commit, and there are no headers. The value is JSON:
+ASCII without spaces, `version` first and then every field in the order of the tables below, keys
+that are numbers as text. A relay reads its own version alone, with every field; it refuses another
+one with one line, and copies nothing.
+relay_pipelines 0.1.0 is the first release, and all formats have version 1.
+
+The key of a ledger entry and of a checkpoint is `<mirror>/<source topic>/<partition>`. Its
+partition is the CRC-32 of the key modulo {checkpoint.PARTITIONS}, also if the topic has more. The
+`<mirror>` of a replay is `<mirror>{checkpoint.REPLAY}<id>`, of what is mirrored back
+`{way_back}<number of the move's record>`.
 
 ## `{ledger_topic.TOPIC}`
-{_one_line(model.LedgerEntry.__doc__.partition("Args:")[0])}
-{_described(model.LedgerEntry)}
+{_dataclass(model.LedgerEntry)}
+
+The *hash* of an entry is the SHA-256 of its record's value, byte by byte, in hex. The word before
+the first one is `{model.CHAIN_START.hash}`. In a decision's entry (an accepted loss, a reset, a
+restore), `records` is 0 and `gap` says what was decided.
 
 The record of a first chunk, with its key `{key.decode()}`:
 
@@ -327,9 +342,15 @@ The record of a first chunk, with its key `{key.decode()}`:
 {json.dumps(json.loads(value), indent=2)}
 ```
 
+### `source_runs` and `destination_runs`
+{runs} A varint
+has seven bits in each byte, the lowest first, and a byte that another one follows has its highest
+bit set. No text is longer than {offset_runs.MOST_BYTES >> 10} KiB.
+
 ## `{checkpoint.TOPIC}`
-{_one_line(model.Checkpoint.__doc__.partition("Args:")[0])}
-{_described(model.Checkpoint)}
+The checkpoints:
+
+{_dataclass(model.Checkpoint)}
 
 The checkpoint that is committed with that chunk, with the key `{mark.decode()}`:
 
@@ -337,14 +358,60 @@ The checkpoint that is committed with that chunk, with the key `{mark.decode()}`
 {json.dumps(json.loads(state), indent=2)}
 ```
 
-The topic has more kinds of records: `<mirror>/<topic>/start` says where the copy of a topic begins,
-`<mirror>/<topic>/<partition>/owner` which transactional id may copy a topic-partition, `.../doubt`
-that a run found [another log](../transactions.md#the-last-record-copied-proves-the-log) than was
-copied up to a checkpoint, `<mirror>/<topic>/created` that the mirror has created a topic of the
-destination, `<mirror>/ended` which runs have ended, and `<mirror>//<node>` why a node is in
-quarantine. The `<mirror>` of a replay is `<mirror>.replay@<id>`. `@move/<mirror>` says where a
-[move](../move.md#the-record) of the mirror stands.
+The topic has more kinds of records. What is about a source topic-partition stands in the partition
+of its checkpoint, any other record in that of its own key.
+
+{kinds}
+
+## Values of fields
+{values}
+
+## Statements
+[`relay attest`](../cli.md#relay-attest) writes JSON lines: a header with `kind`, `version`,
+`mirror`, `made_at`, `destination_cluster_id`, `source_cluster_ids`, the record of the `move`, and
+how many `entries` and `topic_partitions` follow; then the value of each entry as the ledger holds
+it, those of a topic-partition in order; then for each topic-partition its `head` and what its
+entries add up to.
 """
+
+
+_STATE_RECORDS: dict[str, type] = {
+    "`<mirror>/<topic>/start`, and `<mirror>/start` when the mirror has begun": (
+        checkpoint.StartRecord
+    ),
+    "`<mirror>/<topic>/<partition>/owner`": checkpoint.OwnerRecord,
+    "`<mirror>/<topic>/<partition>/doubt`": checkpoint.DoubtRecord,
+    "`<mirror>/<destination topic>/created`": checkpoint.CreatedRecord,
+    "`<mirror>/ended`": checkpoint.RunEndsRecord,
+    "`<mirror>//<node>`": checkpoint.QuarantineRecord,
+    "`@move/<mirror>`": MoveRecord,
+}
+
+
+def _dataclass(value: type) -> str:
+    """Return what a dataclass is, and a table of its fields."""
+    said = inspect.cleandoc(value.__doc__ or "").partition("Args:")[0].partition("\n\nA process")[0]
+    return f"{_one_line(said)}\n{_described(value)}"
+
+
+def _parts() -> list[type]:
+    """Return the dataclasses of which fields of records are."""
+    found: dict[type, None] = {}
+
+    def add(kind: Any) -> None:
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind not in found:
+            found[kind] = None
+            add_fields(kind)
+        for argument in get_args(kind):
+            add(argument)
+
+    def add_fields(kind: type) -> None:
+        for each in get_type_hints(kind).values():
+            add(each)
+
+    for kind in (model.LedgerEntry, model.Checkpoint, *_STATE_RECORDS.values()):
+        add_fields(kind)
+    return list(found)
 
 
 def _described(value: type) -> str:
