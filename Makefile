@@ -100,7 +100,7 @@ docs: setup  ## Build the documentation into var/site, and write its generated p
 	$(BIN)/python -m scripts.architecture
 	$(BIN)/mkdocs build --strict
 
-demo: setup  ## Mirror clusters on this machine while the mirror and a node are killed.
+demo: setup  ## Mirror clusters on this machine while the mirror and an upstream are killed.
 	$(BIN)/relay demo
 
 ui: setup  ## Mirror the same clusters with Dagster: http://127.0.0.1:3000

@@ -70,7 +70,7 @@ def _relay(case: Case, folder: Path) -> tuple[float, float]:
     installed = time.monotonic()
     renamed = {"rename": f"{case.attempt}.{{topic}}"}
     mirror = commands.mirror(
-        case.source, case.destination, case.topics_regex, node="source", topics=renamed
+        case.source, case.destination, case.topics_regex, upstream="source", topics=renamed
     )
     config = folder / "relay.yaml"
     config.write_text(yaml.safe_dump({"mirrors": {case.attempt: mirror}}))

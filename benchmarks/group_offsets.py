@@ -89,10 +89,10 @@ def measure(source: Cluster, destination: Cluster) -> None:
 def _copied(job: CopyJob) -> list[TopicPartition]:
     """Copy topics in several chunks each, and leave some records for later."""
     partitions = [TopicPartition(f"moves-{number:02}", 0) for number in range(_PARTITIONS)]
-    for cluster in (job.node, job.destination):
+    for cluster in (job.upstream, job.destination):
         clusters.create_topics(cluster, [tp.topic for tp in partitions], 1, {})
     record = encode(b"key", bytes(100), 1_700_000_000_000)
-    with ClusterClient(job.node, SourceError, purpose="growth") as client:
+    with ClusterClient(job.upstream, SourceError, purpose="growth") as client:
         for tp in partitions:
             for _ in range(_RECORDS):
                 send(client, tp, iter([record]))

@@ -51,7 +51,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
             [f"{name}-{each:03}" for each in range(number)],
             *(copied[:_POSITIONS], _RECORDS // 2),
         )
-        section = commands.mirror(source, destination, f"{name}-.*", node=source.name)
+        section = commands.mirror(source, destination, f"{name}-.*", upstream=source.name)
         mirror = settings.Mirror.model_validate(section)
         request = MoveRequest(by=FenceBy.HAND, still_ms=_STILL_MS)
         move = Move(Sides(name, mirror), request, Session(settings.Spark()), "benchmark")

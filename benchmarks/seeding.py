@@ -139,7 +139,7 @@ def ledger_entry(
         skipped={},
         digest="00000000",
         producer_id=-1,
-        node="node",
+        upstream="upstream",
         window="",
         run_id="run",
         committed_at_ms=committed_at_ms,

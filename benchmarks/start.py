@@ -108,7 +108,9 @@ def _measure(way: _Way, folder: Path, source: Cluster, destination: Cluster) -> 
     command = [sys.executable, first_job.__file__]
     if way.code:
         renamed = {"rename": f"{folder.name}.{{topic}}"}
-        mirror = commands.mirror(source, destination, _INPUT.name, node="source", topics=renamed)
+        mirror = commands.mirror(
+            source, destination, _INPUT.name, upstream="source", topics=renamed
+        )
         (folder / "relay.yaml").write_text(
             yaml.safe_dump({"mirrors": {f"{_MIRROR}-{folder.name}": mirror}})
         )

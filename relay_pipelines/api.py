@@ -310,7 +310,7 @@ class Mirror:
         *,
         pattern: str = "",
         to: Side = Side.DESTINATION,
-        node: str = "",
+        upstream: str = "",
     ) -> tuple[list[Answer], dict[str, RelayError]]:
         """Say where groups go on at the other side, as `relay offsets translate --group` does.
 
@@ -320,19 +320,19 @@ class Mirror:
             groups: their names.
             pattern: and those of others, as a regular expression of whole names; empty for none.
             to: the side on which they go on.
-            node: of the source whose groups are meant, if it has several.
+            upstream: of the source whose groups are meant, if it has several.
 
         Returns:
             the answers; and group -> why it has none.
 
         Raises:
-            ConfigError: no group matches the pattern, or the node is not known.
+            ConfigError: no group matches the pattern, or the upstream is not known.
             RelayError: a cluster does not answer, or refuses.
         """
         from relay_pipelines.offsets.apply import client_of
         from relay_pipelines.offsets.translate import committed_positions, look_to_leave, translate
 
-        with client_of(self._sides, to.other, node) as client:
+        with client_of(self._sides, to.other, upstream) as client:
             positions, failed = committed_positions(client, groups, pattern)
             look = look_to_leave(client, self.settings, positions, to)
         return translate(self._sides, positions, to, look), failed

@@ -60,7 +60,9 @@ class _Scaffolder(dg.Scaffolder[_Parameters]):
         if path.exists():
             return
         mirror = {
-            "source": {"nodes": [{"name": "source", "bootstrap_servers": given.source.split(",")}]},
+            "source": {
+                "upstreams": [{"name": "source", "bootstrap_servers": given.source.split(",")}]
+            },
             "destination": {"bootstrap_servers": given.destination.split(",")},
             "topics": {"allow": [given.topics]},
         }

@@ -19,10 +19,10 @@ from relay_pipelines.audit import checks, jobs
 from relay_pipelines.checks import (
     lag,
     lag_target,
-    nodes,
     other_deployments,
     source_topics,
     topic_configs,
+    upstreams,
 )
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
@@ -114,7 +114,7 @@ def _mirror(
             ),
             *(external.plan(lane, mirror, shares[lane.path, lane.name]) for lane in lanes),
             *external.sources(path, mirror, lanes),
-            *external.nodes(path, mirror),
+            *external.upstreams(path, mirror),
             *external.audits(path, mirror, lanes),
             *move_jobs.asset(path, mirror),
         ],
@@ -128,7 +128,11 @@ def _mirror(
             ),
             *(group_checks.build(lane) for lane in lanes if lane.topics and mirror.groups.allow),
             *move_jobs.checks(name, mirror, prefix),
-            *(check for node in mirror.nodes for check in nodes.build(name, node, prefix)),
+            *(
+                check
+                for upstream in mirror.upstreams
+                for check in upstreams.build(name, upstream, prefix)
+            ),
         ],
         jobs=list(lane_jobs.values()),
         sensors=[

@@ -3,7 +3,7 @@
     RelayError                           exit code 1
     ├── ConfigError                      2   the configuration or the command line is wrong
     ├── RetriableError                   1   the same call may succeed later
-    │   ├── SourceError                  1   ... at the source: another node may serve
+    │   ├── SourceError                  1   ... at the source: another upstream may serve
     │   ├── DestinationError             1   ... at the destination
     │   └── StalePlanError               1   ... after another plan: its log or checkpoint changed
     ├── SparkJobError                    1   Spark gave up a job: what it committed stays
@@ -17,8 +17,8 @@
     ├── InvalidRecordError               1   a record has no key, and its copy is compacted
     ├── FilterError                      1   a filter, a transform or SQL failed on a record
     ├── CorruptBatchError                1   a batch does not match its CRC or cannot be decoded
-    ├── DivergedNodeError                3   a node holds another record than the one copied
-    ├── DestinationChangedError          3   the copies are not where the configuration names
+    ├── DivergedUpstreamError                3   an upstream holds another record than the one
+    copied ├── DestinationChangedError          3   the copies are not where the configuration names
     ├── CheckpointLostError              3   the checkpoint is gone, or an older one was put back
     ├── PolicySupersededError            3   another configuration decides the records by now
     ├── LedgerLostError                  3   the topic of the ledger is gone
@@ -190,7 +190,7 @@ class RetriableError(RelayError):
 
 
 class SourceError(RetriableError):
-    """A retriable failure at a source node; another node may serve."""
+    """A retriable failure at an upstream; another upstream may serve."""
 
     side = Side.SOURCE
 
@@ -284,8 +284,8 @@ class CorruptBatchError(RelayError):
     """A record batch does not match its CRC, or cannot be decoded."""
 
 
-class DivergedNodeError(RelayError):
-    """A node does not hold the record that was last copied from another node."""
+class DivergedUpstreamError(RelayError):
+    """An upstream does not hold the record that was last copied from another upstream."""
 
     exit_code = 3
     side = Side.SOURCE

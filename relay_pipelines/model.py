@@ -202,7 +202,7 @@ class Cluster:
     """How to connect to a Kafka cluster.
 
     Args:
-        name: shown to people: a node's name, or "destination".
+        name: shown to people: an upstream's name, or "destination".
         receive_buffer_bytes, send_buffer_bytes: socket buffers; the operating system may give less.
         rack: of those who read it; empty if brokers need not know.
         rack_variable: the variable of a task's environment that says it instead, where it is set.
@@ -225,7 +225,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Identifies one record on every identical node.
+    """Identifies one record on every identical upstream.
 
     Args:
         offset: of the record.
@@ -255,10 +255,10 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeIdentity:
-    """A topic's log on a node: the node's name, and the topic and cluster ids; empty if unknown."""
+class UpstreamIdentity:
+    """A topic's log on an upstream: its name, and the topic and cluster ids; empty if unknown."""
 
-    node: str
+    upstream: str
     topic_id: str
     cluster_id: str
 
@@ -352,11 +352,11 @@ class Checkpoint:
             transaction marker or filtered out; -1 if unknown.
         leader_epoch_end: the source offset after that batch: the log holds this epoch at least up
             to there; -1 if unknown.
-        node: name of the source node that the last chunk was read from.
-        topic_ids: source node name -> id of the source topic there (identical nodes have different
-            ids): of the nodes that were read, and of those that held the same log when the range
-            was planned.
-        cluster_ids: source node name -> cluster id.
+        upstream: name of the upstream that the last chunk was read from.
+        topic_ids: upstream name -> id of the source topic there (identical upstreams have different
+            ids): of the upstreams that were read, and of those that held the same log when the
+            range was planned.
+        cluster_ids: upstream name -> cluster id.
         destination: the topic-partition that the configuration named for the last chunk, accepted
             loss or reset.
         copies: where the last record copied is, which the configuration may no longer name; None
@@ -365,7 +365,7 @@ class Checkpoint:
         committed_at_ms: the time of the commit.
         generation: how often a loss was accepted after which the same source offsets mean other
             records or other copies. It only grows; what was planned in another one is superseded.
-        is_dense: whether the source node had no record between the last one copied and
+        is_dense: whether the upstream had no record between the last one copied and
             `next_offset`: neither a filter nor the quarantine, the cleaner or a loss took one.
         ledger_head: the ledger entry that was committed together with the checkpoint.
         policy: what decides the records from `next_offset` on, as `RecordPolicy.digests`.
@@ -377,7 +377,7 @@ class Checkpoint:
     source: TopicPartition
     next_offset: int
     leader_epoch: int
-    node: str
+    upstream: str
     topic_ids: dict[str, str]
     cluster_ids: dict[str, str]
     destination: TopicPartition
@@ -447,8 +447,8 @@ class Checkpoint:
             return self
         return replace(self, passed=tuple(dict.fromkeys((*self.passed, *passed))))
 
-    def knows(self, log: NodeIdentity) -> bool:
-        """Whether a log was copied, or proved to hold what was; its node may have a new name.
+    def knows(self, log: UpstreamIdentity) -> bool:
+        """Whether a log was copied, or proved to hold what was; its upstream may have a new name.
 
         Brokers before Kafka 2.8 do not report topic ids; then the cluster ids are compared.
         """
@@ -457,14 +457,14 @@ class Checkpoint:
             return log.topic_id in ids
         return bool(log.cluster_id) and log.cluster_id in self.cluster_ids.values()
 
-    def is_recreated(self, log: NodeIdentity) -> bool:
-        """Whether the topic was deleted and created again on a node since it was known there."""
+    def is_recreated(self, log: UpstreamIdentity) -> bool:
+        """Whether the topic was created again on an upstream since it was known there."""
         if self.knows(log):
             return False
-        known_id = self.topic_ids.get(log.node)
+        known_id = self.topic_ids.get(log.upstream)
         if known_id and log.topic_id:
             return True
-        cluster_id = self.cluster_ids.get(log.node)
+        cluster_id = self.cluster_ids.get(log.upstream)
         return bool(cluster_id and log.cluster_id and cluster_id != log.cluster_id)
 
     @classmethod
@@ -478,11 +478,11 @@ class Checkpoint:
         self,
         next_offset: int,
         leader_epoch: tuple[int, int],
-        identity: NodeIdentity,
+        identity: UpstreamIdentity,
         fingerprint: Fingerprint | None,
         *,
         is_dense: bool = False,
-        same_logs: tuple[NodeIdentity, ...] = (),
+        same_logs: tuple[UpstreamIdentity, ...] = (),
     ) -> Checkpoint:
         """Return the checkpoint after the source offsets below `next_offset` were read.
 
@@ -491,11 +491,11 @@ class Checkpoint:
             identity: the log that was read.
             fingerprint: of the last record read; None if none was.
             is_dense: whether none of the offsets read lacks its record; False if it is unknown.
-            same_logs: other nodes' logs that hold what was copied.
+            same_logs: other upstreams' logs that hold what was copied.
         """
-        node = identity.node
-        if leader_epoch[0] < 0 and (self.node, self.topic_ids.get(node)) == (
-            node,
+        upstream = identity.upstream
+        if leader_epoch[0] < 0 and (self.upstream, self.topic_ids.get(upstream)) == (
+            upstream,
             identity.topic_id,
         ):
             leader_epoch = self.leader_epoch, self.leader_epoch_end  # still those of the same log
@@ -504,10 +504,11 @@ class Checkpoint:
             next_offset=next_offset,
             leader_epoch=leader_epoch[0],
             leader_epoch_end=leader_epoch[1],
-            node=node,
-            topic_ids=self.topic_ids | {log.node: log.topic_id for log in (*same_logs, identity)},
+            upstream=upstream,
+            topic_ids=self.topic_ids
+            | {log.upstream: log.topic_id for log in (*same_logs, identity)},
             cluster_ids=self.cluster_ids
-            | {log.node: log.cluster_id for log in (*same_logs, identity)},
+            | {log.upstream: log.cluster_id for log in (*same_logs, identity)},
             fingerprint=fingerprint or self.fingerprint,
             is_dense=is_dense and (self.is_dense or fingerprint is not None),
         )
@@ -543,7 +544,7 @@ class LedgerEntry:
             everything after the 61 header bytes.
         producer_id: under which all batches of the chunk were produced: it is one transaction, and
             no other transactional id ever has this id; -1 if no record was copied.
-        node: the source node's name.
+        upstream: the upstream's name.
         window: the asset partition key that the run copied, empty outside Dagster.
         gap: the loss after which the copy resumes at `source.end`; empty for a copied chunk. After
             a loss that skips no offsets, `source` is empty.
@@ -575,7 +576,7 @@ class LedgerEntry:
     skipped: dict[str, int]
     digest: str
     producer_id: int
-    node: str
+    upstream: str
     window: str
     run_id: str
     committed_at_ms: int
@@ -729,7 +730,8 @@ class CopyRange:
         checkpoint_position: the offset in the checkpoint topic up to which the driver read.
         record_policy: how to copy the records.
         planned_log: the log whose offsets were planned; None if unknown.
-        same_logs: the logs of other nodes that hold what was copied, when the range was planned.
+        same_logs: the logs of other upstreams that hold what was copied, when the range was
+            planned.
         owner: the transactional id under which alone the range may be copied; empty for the id of
             its own source topic-partition.
         kept: half-open source offsets, in order: only their records are copied; empty for all.
@@ -744,8 +746,8 @@ class CopyRange:
     checkpoint: Checkpoint | None = None
     checkpoint_position: int = 0
     record_policy: RecordPolicy = RecordPolicy()
-    planned_log: NodeIdentity | None = None
-    same_logs: tuple[NodeIdentity, ...] = ()
+    planned_log: UpstreamIdentity | None = None
+    same_logs: tuple[UpstreamIdentity, ...] = ()
     owner: str = ""
     kept: Intervals = ()
     requires_keys: bool = False
@@ -761,20 +763,21 @@ class CopyJob:
     """What all ranges of one run share; pickled to every task.
 
     Args:
-        node: the source node to read.
+        upstream: the upstream to read.
         window: the asset partition key that the run copies, empty outside Dagster.
-        other_nodes: identical nodes, to fail over to in this order.
-        node_timeout_ms: how long one request to a node may take, if there is another node.
+        other_upstreams: identical upstreams, to fail over to in this order.
+        upstream_timeout_ms: how long one request to an upstream may take, if there is another
+            upstream.
     """
 
     mirror: str
     run_id: str
-    node: Cluster
+    upstream: Cluster
     destination: Cluster
     options: CopyOptions = CopyOptions()
     window: str = ""
-    other_nodes: tuple[Cluster, ...] = ()
-    node_timeout_ms: int = 3_000
+    other_upstreams: tuple[Cluster, ...] = ()
+    upstream_timeout_ms: int = 3_000
 
     def options_for(self, copy_range: CopyRange) -> CopyOptions:
         """Return the options of the range's topic, or the mirror's."""
@@ -791,9 +794,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Source offsets `[start, end)` that were read from one node."""
+    """Source offsets `[start, end)` that were read from one upstream."""
 
-    node: str
+    upstream: str
     start: int
     end: int
 
@@ -811,9 +814,9 @@ class Outcome:
         commit_seconds: time spent on the commits of all chunks: checkpoint, ledger entry, end of
             the transaction.
         throttled_seconds: time for which quotas of the source or the destination made it wait.
-        node: the source node that was read last.
-        segments: which offsets were committed from which node, in order.
-        diverged: the nodes that do not hold what was copied, and why, in one line each.
+        upstream: the upstream that was read last.
+        segments: which offsets were committed from which upstream, in order.
+        diverged: the upstreams that do not hold what was copied, and why, in one line each.
         error_kind: name of a class in `relay_pipelines.errors`, empty when done.
         error: its message in one line.
         exit_code: its exit code, 0 when done.
@@ -833,7 +836,7 @@ class Outcome:
     chunks: int = 0
     commit_seconds: float = 0.0
     throttled_seconds: dict[str, float] = field(default_factory=dict)
-    node: str = ""
+    upstream: str = ""
     segments: tuple[Segment, ...] = ()
     diverged: dict[str, str] = field(default_factory=dict)
     error_kind: str = ""

@@ -18,7 +18,7 @@ _CLOCK = SystemClock()
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A mirror, and the clients of its source nodes and its destination.
+    """A mirror, and the clients of its upstreams and its destination.
 
     Clients are cheap: their connections are kept for the next client of the same cluster. Tasks
     know no settings; the values of their job make their clients.
@@ -44,12 +44,13 @@ class Sides:
         return destination_client(self.name, cluster, options, self.clock, purpose)
 
     def source(
-        self, node: Cluster, purpose: str = "", options: CopyOptions | None = None
+        self, upstream: Cluster, purpose: str = "", options: CopyOptions | None = None
     ) -> ClusterClient:
-        """Return a client of a source node.
+        """Return a client of an upstream.
 
         Args:
             purpose: as of `destination`.
-            options: those of the copy by default; `health_options` for a node that others replace.
+            options: those of the copy by default; `health_options` for an upstream that others
+                replace.
         """
-        return source_client(self.name, node, options or self.options, self.clock, purpose)
+        return source_client(self.name, upstream, options or self.options, self.clock, purpose)

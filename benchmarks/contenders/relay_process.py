@@ -69,7 +69,7 @@ class RelayProcess(Contender):
 def _settings(case: Case) -> dict[str, object]:
     renamed = {"rename": f"{case.attempt}.{{topic}}"}
     mirror = commands.mirror(
-        case.source, case.destination, case.topics_regex, node="source", topics=renamed
+        case.source, case.destination, case.topics_regex, upstream="source", topics=renamed
     )
     return {"mirrors": {case.attempt: mirror}}
 

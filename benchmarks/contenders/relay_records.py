@@ -124,7 +124,9 @@ def _count(session: Any, config: Path, topic: str) -> int:
 def _mirror(case: Case) -> dict[str, Any]:
     return {
         "source": {
-            "nodes": [{"name": "source", "bootstrap_servers": list(case.source.bootstrap_servers)}]
+            "upstreams": [
+                {"name": "source", "bootstrap_servers": list(case.source.bootstrap_servers)}
+            ]
         },
         "destination": {"bootstrap_servers": list(case.destination.bootstrap_servers)},
     }

@@ -141,7 +141,7 @@ def _topic(planned: OffsetRange) -> TopicReport:
     return TopicReport(
         planned.topic_partition.topic,
         ranges=[planned],
-        totals=TopicTotals(records=1, size_bytes=80, nodes={"a"}),
+        totals=TopicTotals(records=1, size_bytes=80, upstreams={"a"}),
         recounts={planned.topic_partition: found},
         lag_before=1,
         end_offsets={planned.topic_partition: planned.end},

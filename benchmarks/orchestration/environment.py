@@ -87,7 +87,7 @@ class Environment:
                 self.source,
                 self.destination,
                 "topic[0-9]+",
-                node="source",
+                upstream="source",
                 topics={"rename": f"{name}.{{topic}}"},
                 window={"every": "1s", "session": 0, **window},
             )

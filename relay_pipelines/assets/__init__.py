@@ -2,5 +2,5 @@
 
 mirrored        the topics of a lane at the destination, and the op that copies a window of them
 resolved_types  lets Dagster take types that are resolved as they are
-external        assets that Dagster only displays: source topics, windows and nodes
+external        assets that Dagster only displays: source topics, windows and upstreams
 """

@@ -1,4 +1,4 @@
-"""Assets that Dagster displays and does not run: source topics, windows, nodes, audits."""
+"""Assets that Dagster displays and does not run: source topics, windows, upstreams, audits."""
 
 import dagster as dg
 
@@ -37,9 +37,9 @@ def plan(lane: Lane, mirror: Mirror, per_minute: float | None = None) -> dg.Asse
 
 def sources(path: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
     """The mirrored topics at the source."""
-    nodes = mirror.nodes
-    deps = [dg.AssetDep(naming.node_asset(path, node.name)) for node in nodes]
-    shown = ", ".join(map(str, nodes))
+    upstreams = mirror.upstreams
+    deps = [dg.AssetDep(naming.upstream_asset(path, upstream.name)) for upstream in upstreams]
+    shown = ", ".join(map(str, upstreams))
     return [
         dg.AssetSpec(
             naming.source_asset(path, topic),
@@ -48,7 +48,7 @@ def sources(path: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
             " they have changed, every five minutes at most.",
             group_name=naming.source_group(path),
             kinds={"kafka"},
-            metadata={"nodes": shown},
+            metadata={"upstreams": shown},
         )
         for lane in lanes
         for topic in lane.topics
@@ -73,15 +73,15 @@ def audits(path: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
     ]
 
 
-def nodes(path: str, mirror: Mirror) -> list[dg.AssetSpec]:
-    """The source nodes: whether they answer, how fast, and how far each is behind."""
+def upstreams(path: str, mirror: Mirror) -> list[dg.AssetSpec]:
+    """The upstreams: whether they answer, how fast, and how far each is behind."""
     return [
         dg.AssetSpec(
-            naming.node_asset(path, node.name),
-            description=f"Source node {node}. A materialisation says that it is healthy, an"
+            naming.upstream_asset(path, upstream.name),
+            description=f"Upstream {upstream}. A materialisation says that it is healthy, an"
             " observation that it is not.",
-            group_name=naming.nodes_group(path),
+            group_name=naming.upstreams_group(path),
             kinds={"kafka"},
         )
-        for node in mirror.nodes
+        for upstream in mirror.upstreams
     ]

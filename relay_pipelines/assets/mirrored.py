@@ -126,7 +126,7 @@ def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
             if naming.mirrored_asset(lane.path, topic) in context.selected_asset_keys
         ]
         op, frozen = context.op_execution_context, _frozen(context, lane, topics)
-        # each attempt begins with another source node
+        # each attempt begins with another upstream
         attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
 
         def events(stop: Stop, session: Session) -> Iterator[Batch]:

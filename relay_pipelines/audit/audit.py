@@ -221,7 +221,7 @@ class PartitionAudit:
             source = first.chunk.source
             lines.append(
                 f"differing chunks: {differing:,} of {len(self.results):,}; the first is"
-                f" [{source.start}, {source.end}), compared with node {first.node}:"
+                f" [{source.start}, {source.end}), compared with upstream {first.upstream}:"
                 f" {first.difference.what}"
             )
         others = (self._finding(Kind.OTHER_RECORDS, Severity.DIFFERENCE, line) for line in lines)
@@ -397,7 +397,7 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     if not reads:
         return audit
     logs = _source_logs(audit, sides, ledger)
-    audit.job = replace(job, nodes=tuple(logs.clusters))
+    audit.job = replace(job, upstreams=tuple(logs.clusters))
     source_configs = followed(sides.mirror.topics, logs.configs)
     if level in {Level.RECOUNT, Level.FULL}:
         # where nothing is known of the destination, nothing there is foreign
@@ -419,7 +419,7 @@ def _source_logs(audit: Audit, sides: Sides, ledger: VerifiedLedger) -> SourceLo
     """Ask the source; a recount can do without it, and says that it does not know its policies.
 
     Raises:
-        RelayError: no node answers, and there is something to compare.
+        RelayError: no upstream answers, and there is something to compare.
     """
     topics = {tp.topic for tp in audit.partitions}
     compares = audit.level.compares
@@ -431,7 +431,7 @@ def _source_logs(audit: Audit, sides: Sides, ledger: VerifiedLedger) -> SourceLo
         logs = SourceLogs()
         unread = str(error.what)
     else:
-        away = [f"node {node} {why}" for node, why in logs.away.items()]
+        away = [f"upstream {upstream} {why}" for upstream, why in logs.away.items()]
         unread = ", ".join(away) or GONE
     for tp, partition_audit in audit.partitions.items():
         if tp.topic not in logs.configs:
@@ -604,21 +604,21 @@ class _Planning:
             changed[_CHANGED] = sum(
                 ledger_entry.records for ledger_entry in entries if ledger_entry.may_change_records
             )
-        readable, uncompared = self._with_nodes(chunks)
+        readable, uncompared = self._with_upstreams(chunks)
         uncompared += changed
         if uncompared and not readable:
             rule = _NOT_COMPARED + "; ".join(uncompared)
         return rule, readable, uncompared
 
-    def _with_nodes(
+    def _with_upstreams(
         self, chunks: Iterable[ComparedChunk]
     ) -> tuple[list[ComparedChunk], Counter[str]]:
-        """Return the chunks that a node may have, and why others have none, with their records."""
+        """Return the chunks that an upstream may have, why others have none, and their records."""
         readable, uncompared = [], Counter[str]()
         for chunk in chunks:
-            tp, node = chunk.source.topic_partition, chunk.node
+            tp, upstream = chunk.source.topic_partition, chunk.upstream
             checkpoint = self.checkpoints.get(tp)
-            own, may, why_none = self.logs.holders(tp.topic, node, checkpoint)
+            own, may, why_none = self.logs.holders(tp.topic, upstream, checkpoint)
             if may:
                 readable.append(replace(chunk, own_logs=own, no_own=why_none))
             else:
@@ -673,7 +673,7 @@ def _chunk(
         producer_id=entry.producer_id if copies.topic_partition in shared else None,
         policies=policies,
         entry=entry,
-        node=entry.node,
+        upstream=entry.upstream,
     )
 
 
@@ -693,8 +693,8 @@ def _compacted(
     start, end = copied[0].source.start, max(entry.source.end for entry in copied)
     copies = min(e.destination.start for e in copied), max(e.destination.end for e in copied)
     newest = max(copied, key=lambda entry: entry.source)
-    # where the range begins and ends in the log of one node
-    is_of_one = start == 0 or len({entry.node for entry in copied}) == 1
+    # where the range begins and ends in the log of one upstream
+    is_of_one = start == 0 or len({entry.upstream for entry in copied}) == 1
     return ComparedChunk(
         OffsetRange(topic.topic_partition, start, end),
         OffsetRange(destination, *copies),
@@ -702,7 +702,7 @@ def _compacted(
         sum(entry.size_bytes for entry in copied),
         compacted_at_source=at_source,
         policies=policies,
-        node=newest.node if is_of_one else "",
+        upstream=newest.upstream if is_of_one else "",
     )
 
 

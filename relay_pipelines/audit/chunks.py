@@ -46,12 +46,12 @@ class AuditJob:
     """What all tasks of an audit share.
 
     Args:
-        nodes: of the source that have answered the driver, in the order in which they are tried;
-            each, like the destination, with the id of its cluster.
+        upstreams: of the source that have answered the driver, in the order in which they are
+            tried; each, like the destination, with the id of its cluster.
     """
 
     mirror: str
-    nodes: tuple[Cluster, ...]
+    upstreams: tuple[Cluster, ...]
     destination: Cluster
     options: CopyOptions
 
@@ -61,15 +61,17 @@ def compare_chunks(
 ) -> Iterator[Comparison]:
     """Compare each chunk and yield its result; never raises a `RelayError`.
 
-    A chunk is compared with the nodes that have the log from which it was copied. What these cannot
-    answer is asked of the others: as the offsets of two logs may differ, they can confirm a chunk,
-    not refute it.
+    A chunk is compared with the upstreams that have the log from which it was copied. What these
+    cannot answer is asked of the others: as the offsets of two logs may differ, they can confirm a
+    chunk, not refute it.
     """
     left = [_Pending(chunk) for chunk in chunks]
-    for is_own, node in [(is_own, node) for is_own in (True, False) for node in job.nodes]:
-        here = [each for each in left if (node.name in each.chunk.own_logs) is is_own]
+    for is_own, upstream in [
+        (is_own, upstream) for is_own in (True, False) for upstream in job.upstreams
+    ]:
+        here = [each for each in left if (upstream.name in each.chunk.own_logs) is is_own]
         if here:
-            yield from _compare_at(job, node, here, clock)
+            yield from _compare_at(job, upstream, here, clock)
             left = [each for each in left if not each.is_done]
     for each in left:
         yield each.result()
@@ -80,8 +82,8 @@ class _Pending:
     """A chunk without a result yet.
 
     Args:
-        refuted_by: another node, which holds other records at its offsets.
-        silent: why nodes did not tell whether they hold it, by their names.
+        refuted_by: another upstream, which holds other records at its offsets.
+        silent: why upstreams did not tell whether they hold it, by their names.
     """
 
     chunk: ComparedChunk
@@ -89,77 +91,79 @@ class _Pending:
     refuted_by: str = ""
     silent: dict[str, RelayError] = field(default_factory=dict)
 
-    def refute(self, node: Cluster) -> None:
-        """Note that a node that does not have its log, or no longer, holds other records."""
-        self.refuted_by = self.refuted_by or node.name
-        self.silent[node.name] = TopicRecreatedError("the topic was created again since")
+    def refute(self, upstream: Cluster) -> None:
+        """Note that an upstream that does not have its log, or no longer, holds other records."""
+        self.refuted_by = self.refuted_by or upstream.name
+        self.silent[upstream.name] = TopicRecreatedError("the topic was created again since")
 
     def result(self) -> Comparison:
         """Return why it was not compared."""
         chunk, errors = self.chunk, list(self.silent.items())
         if not self.refuted_by:
             return Comparison(chunk, error=str(errors[-1][1]) if errors else "")
-        silent = [error.what for node, error in errors if node in chunk.own_logs]
+        silent = [error.what for upstream, error in errors if upstream in chunk.own_logs]
         why = (
-            f"they were copied from node {chunk.node}, where {silent[-1]}"
+            f"they were copied from upstream {chunk.upstream}, where {silent[-1]}"
             if silent
-            else chunk.no_own or "they were copied from several nodes, whose offsets may differ"
+            else chunk.no_own or "they were copied from several upstreams, whose offsets may differ"
         )
-        what = f"node {self.refuted_by} does not hold these records at these offsets"
+        what = f"upstream {self.refuted_by} does not hold these records at these offsets"
         return Comparison(chunk, self.refuted_by, unread=f"{what}; {why}")
 
 
 def _compare_at(
-    job: AuditJob, node: Cluster, wanted: Sequence[_Pending], clock: Clock
+    job: AuditJob, upstream: Cluster, wanted: Sequence[_Pending], clock: Clock
 ) -> Iterator[Comparison]:
-    """Compare chunks with one node, and yield the results.
+    """Compare chunks with one upstream, and yield the results.
 
     An error that names a topic-partition concerns its chunks alone; after another one, the chunks
     after it are not tried there.
     """
     with (
-        source_client(job.mirror, node, job.options, clock, "audit") as source,
+        source_client(job.mirror, upstream, job.options, clock, "audit") as source,
         destination_client(job.mirror, job.destination, job.options, clock, "audit") as destination,
     ):
         comparing = _Comparing(job, source, destination)
         for number, pending in enumerate(wanted):
             chunk = pending.chunk
-            if node.name in pending.silent:
+            if upstream.name in pending.silent:
                 continue
-            last = [each for each in job.nodes if each.name not in chunk.own_logs] or job.nodes
+            last = [
+                each for each in job.upstreams if each.name not in chunk.own_logs
+            ] or job.upstreams
             try:
-                result = comparing.result(chunk, patient=node is last[-1])
+                result = comparing.result(chunk, patient=upstream is last[-1])
                 refutes = result.difference is not None and result.difference.is_of_both
-                if refutes and not _has_own_log(job, node, chunk):
-                    pending.refute(node)
+                if refutes and not _has_own_log(job, upstream, chunk):
+                    pending.refute(upstream)
                     continue
             except RetriableError as error:
                 tp = error.topic_partition
                 for each in wanted[number:]:
                     if each is pending or tp is None or tp in each.chunk.topic_partitions:
-                        each.silent[node.name] = error
+                        each.silent[upstream.name] = error
                 continue
             pending.is_done = True
             yield result
 
 
-def _has_own_log(job: AuditJob, node: Cluster, chunk: ComparedChunk) -> bool:
-    """Whether a node has the log of a chunk, and still has it.
+def _has_own_log(job: AuditJob, upstream: Cluster, chunk: ComparedChunk) -> bool:
+    """Whether an upstream has the log of a chunk, and still has it.
 
     Raises:
         RetriableError: it does not answer.
     """
-    if node.name not in chunk.own_logs:
+    if upstream.name not in chunk.own_logs:
         return False
-    with source_client(job.mirror, node, job.options, purpose="audit") as client:
+    with source_client(job.mirror, upstream, job.options, purpose="audit") as client:
         found = client.topic(chunk.source.topic_partition.topic).topic_id
-    known = chunk.own_logs[node.name]
+    known = chunk.own_logs[upstream.name]
     return not (known and found) or known == found
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparing:
-    """Compares chunks between one node and the destination.
+    """Compares chunks between one upstream and the destination.
 
     Args:
         logs: where the logs begin and end, as far as they were asked.
@@ -179,7 +183,7 @@ class _Comparing:
         Raises:
             RetriableError: a cluster does not answer.
         """
-        job, node, clock = self.job, self.source.cluster.name, self.source.clock
+        job, upstream, clock = self.job, self.source.cluster.name, self.source.clock
 
         def ask() -> Comparison:
             try:
@@ -198,9 +202,9 @@ class _Comparing:
         except RetriableError:
             raise
         except DataLossError as error:  # records are deleted as fast as they are read
-            return Comparison(chunk, node, unread=error.what)
+            return Comparison(chunk, upstream, unread=error.what)
         except RelayError as error:
-            return Comparison(chunk, node, error=str(error))
+            return Comparison(chunk, upstream, error=str(error))
 
     def log(self, client: ClusterClient, offset_range: OffsetRange) -> tuple[int, int]:
         """Return low watermark and last stable offset, once no transaction hides the copies."""
@@ -215,19 +219,21 @@ class _Comparing:
         return self.logs[key]
 
     def _compare(self, chunk: ComparedChunk) -> Comparison:
-        node = self.source.cluster.name
+        upstream = self.source.cluster.name
         source_low, source_end = self.log(self.source, chunk.source)
         low, end = self.log(self.destination, chunk.destination)
         if len(chunk.destination) and low > chunk.destination.start:
             if unexplained := self._unexplained(chunk, low):
                 what = f"the destination's log begins at {low}, although {unexplained}"
                 found = Difference(what, None, None, is_of_both=False)
-                return Comparison(chunk, node, difference=found)
-            return Comparison(chunk, node, unread=_AT_DESTINATION)
+                return Comparison(chunk, upstream, difference=found)
+            return Comparison(chunk, upstream, unread=_AT_DESTINATION)
         if source_low > chunk.source.start:
-            return Comparison(chunk, node, unread=f"{_AT_SOURCE}, on node {node}")
+            return Comparison(chunk, upstream, unread=f"{_AT_SOURCE}, on upstream {upstream}")
         if source_end < chunk.source.end:
-            return Comparison(chunk, node, unread=f"the log of node {node} ends at {source_end}")
+            return Comparison(
+                chunk, upstream, unread=f"the log of upstream {upstream} ends at {source_end}"
+            )
         compared = self._compare_both(chunk, source_end, end)
         if chunk.is_compacted and compared.difference:
             # a later record may have removed one while it was read
@@ -236,7 +242,7 @@ class _Comparing:
             compared = self._compare_both(
                 chunk, source_end, self.log(self.destination, chunk.destination)[1]
             )
-        compared.node = node
+        compared.upstream = upstream
         return compared
 
     def _unexplained(self, chunk: ComparedChunk, low: int) -> str:

@@ -32,8 +32,8 @@ class ComparedChunk:
     """One ledger entry, or all of a compacted topic-partition: what must be the same on both sides.
 
     Args:
-        node: the source node whose offsets these are; empty if they are of several.
-        own_logs: the nodes that have the log of these offsets, as of `SourceLogs.holders`.
+        upstream: the upstream whose offsets these are; empty if they are of several.
+        own_logs: the upstreams that have the log of these offsets, as of `SourceLogs.holders`.
         no_own: why none of them has; empty if one does.
         left_out: how many of the source's records are not at the destination.
         producer_id: of its copies, where those of another source may lie between them.
@@ -51,7 +51,7 @@ class ComparedChunk:
     compacted_at_source: bool = False
     policies: CleanupPolicies = field(default_factory=CleanupPolicies)
     entry: LedgerEntry | None = None
-    node: str = ""
+    upstream: str = ""
     own_logs: Mapping[str, str] = field(default_factory=dict)
     no_own: str = ""
 
@@ -71,7 +71,7 @@ class Comparison:
     """What was found in a chunk.
 
     Args:
-        node: the source node that was read.
+        upstream: the upstream that was read.
         records: how many are the same on both sides, or gone for a later one of their key.
         undecoded: how many of them are in batches that were compared as bytes.
         difference: where the sides begin to differ; None if they do not.
@@ -84,7 +84,7 @@ class Comparison:
     """
 
     chunk: ComparedChunk
-    node: str = ""
+    upstream: str = ""
     records: int = 0
     undecoded: int = 0
     difference: Difference | None = None

@@ -156,7 +156,7 @@ def _audited(partition_audit: PartitionAudit) -> Document:
             "undecoded": sum(result.undecoded for result in partition_audit.results),
             "superseded": sum(result.superseded for result in partition_audit.results),
             "untimed": sum(result.untimed for result in partition_audit.results),
-            "nodes": sorted({result.node for result in partition_audit.results} - {""}),
+            "upstreams": sorted({result.upstream for result in partition_audit.results} - {""}),
         }
         if partition_audit.rule
         else None,

@@ -1,7 +1,7 @@
 """Whether the logs on both sides are those from which, and to which, was copied. On the driver.
 
-Offsets mean the same records within one log alone. Another node's log, or one of a topic that was
-created again, may agree with the copies, but it cannot show that they differ.
+Offsets mean the same records within one log alone. Another upstream's log, or one of a topic that
+was created again, may agree with the copies, but it cannot show that they differ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from relay_pipelines.audit.retention import RETENTION_CONFIGS, Configs
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.ledger.verified import VerifiedLedger
-from relay_pipelines.model import Checkpoint, Cluster, NodeIdentity, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, TopicPartition, UpstreamIdentity
 from relay_pipelines.protocol.admin import topic_configs
 from relay_pipelines.protocol.client import (
     LATEST,
@@ -29,33 +29,33 @@ _RECREATED = "the source topic was created again since they were copied"
 
 @dataclass(slots=True)
 class SourceLogs:
-    """What the nodes of a source answered about some topics.
+    """What the upstreams answered about some topics.
 
     Args:
-        logs: of the nodes that answered: by node and topic.
-        clusters: the nodes that answered, with the ids of their clusters, which tasks prove.
-        configs: by topic, of the first node that has it.
-        away: why nodes are not read, as a clause about them.
+        logs: of the upstreams that answered: by upstream and topic.
+        clusters: the upstreams that answered, with the ids of their clusters, which tasks prove.
+        configs: by topic, of the first upstream that has it.
+        away: why upstreams are not read, as a clause about them.
     """
 
-    logs: dict[str, Mapping[str, NodeIdentity]] = field(default_factory=dict)
+    logs: dict[str, Mapping[str, UpstreamIdentity]] = field(default_factory=dict)
     clusters: list[Cluster] = field(default_factory=list)
     configs: Configs = field(default_factory=dict)
     away: dict[str, str] = field(default_factory=dict)
 
     def holders(
-        self, topic: str, node: str, checkpoint: Checkpoint | None
+        self, topic: str, upstream: str, checkpoint: Checkpoint | None
     ) -> tuple[Mapping[str, str], bool, str]:
-        """Say which nodes have the log from which something was copied: the one judge of that.
+        """Say which upstreams have the log from which something was copied: the one judge of that.
 
         Args:
-            node: its name in the ledger, another one than today perhaps; empty for several.
+            upstream: its name in the ledger, another one than today perhaps; empty for several.
 
         Returns:
-            by the name of each node that has it, the topic's id there, empty if it has none: what
-            differs there, differs. Whether any node may hold the records: if no node has that log,
-            others can confirm the copies, and refute nothing. And why no node has it; empty if one
-            does, or if it is not of one node.
+            by the name of each upstream that has it, the topic's id there, empty if it has none:
+            what differs there, differs. Whether any upstream may hold the records: if no upstream
+            has that log, others can confirm the copies, and refute nothing. And why no upstream has
+            it; empty if one does, or if it is not of one upstream.
         """
         logs = {name: log[topic] for name, log in self.logs.items() if topic in log}
         recreated = sorted(
@@ -63,25 +63,27 @@ class SourceLogs:
         )
         may_hold = logs.keys() - set(recreated)
         own = {
-            name: logs[name].topic_id for name in may_hold if _is_own(logs[name], node, checkpoint)
+            name: logs[name].topic_id
+            for name in may_hold
+            if _is_own(logs[name], upstream, checkpoint)
         }
         why = ""
         if recreated:
-            why = f"{_RECREATED}, on node {', '.join(recreated)}"
+            why = f"{_RECREATED}, on upstream {', '.join(recreated)}"
         elif not logs and not self.away:
             why = GONE
-        elif node:
-            why = f"they were copied from node {node}, which {self._absent(node)}"
+        elif upstream:
+            why = f"they were copied from upstream {upstream}, which {self._absent(upstream)}"
         return own, bool(may_hold), "" if own else why
 
-    def _absent(self, node: str) -> str:
-        if node in self.away:
-            return self.away[node]
-        return "no longer has the topic" if node in self.logs else "is not in source.nodes"
+    def _absent(self, upstream: str) -> str:
+        if upstream in self.away:
+            return self.away[upstream]
+        return "no longer has the topic" if upstream in self.logs else "is not in source.upstreams"
 
 
-def _is_recreated(log: NodeIdentity, checkpoint: Checkpoint) -> bool:
-    """Whether the topic was created again on a node, which may have another name now."""
+def _is_recreated(log: UpstreamIdentity, checkpoint: Checkpoint) -> bool:
+    """Whether the topic was created again on an upstream, which may have another name now."""
     if checkpoint.is_recreated(log):
         return True
     names = (name for name, known in checkpoint.cluster_ids.items() if known == log.cluster_id)
@@ -89,71 +91,75 @@ def _is_recreated(log: NodeIdentity, checkpoint: Checkpoint) -> bool:
     return bool(ids and log.topic_id and log.topic_id not in ids)
 
 
-def _is_own(log: NodeIdentity, node: str, checkpoint: Checkpoint | None) -> bool:
-    """Whether a log is the one that was read under a node's name."""
-    topic_id = checkpoint.topic_ids.get(node, "") if checkpoint else ""
+def _is_own(log: UpstreamIdentity, upstream: str, checkpoint: Checkpoint | None) -> bool:
+    """Whether a log is the one that was read under an upstream's name."""
+    topic_id = checkpoint.topic_ids.get(upstream, "") if checkpoint else ""
     if topic_id and log.topic_id:
         return log.topic_id == topic_id
-    cluster_id = checkpoint.cluster_ids.get(node, "") if checkpoint else ""
+    cluster_id = checkpoint.cluster_ids.get(upstream, "") if checkpoint else ""
     if cluster_id and log.cluster_id:
         return log.cluster_id == cluster_id
-    return log.node == node
+    return log.upstream == upstream
 
 
 def read_source_logs(
     sides: Sides, ledger: VerifiedLedger, topics: set[str], *, patient: bool
 ) -> SourceLogs:
-    """Ask every node that is not in quarantine, all at once.
+    """Ask every upstream that is not in quarantine, all at once.
 
     Args:
-        patient: whether to wait for the only node; otherwise it gets a few seconds.
+        patient: whether to wait for the only upstream; otherwise it gets a few seconds.
 
     Raises:
         RelayError: none of them answers.
     """
     found = SourceLogs(
         away={
-            node.name: "is in quarantine"
-            for node in sides.mirror.nodes
-            if node.name in ledger.quarantined
+            upstream.name: "is in quarantine"
+            for upstream in sides.mirror.upstreams
+            if upstream.name in ledger.quarantined
         }
     )
-    nodes = [node for node in sides.mirror.nodes if node.name not in ledger.quarantined]
-    if not nodes:
+    upstreams = [
+        upstream for upstream in sides.mirror.upstreams if upstream.name not in ledger.quarantined
+    ]
+    if not upstreams:
         return found
-    ask = partial(_ask, sides, topics, patient and len(nodes) == 1)
-    with ThreadPoolExecutor(len(nodes), thread_name_prefix="audit") as pool:
-        answers = [*pool.map(ask, nodes)]
+    ask = partial(_ask, sides, topics, patient and len(upstreams) == 1)
+    with ThreadPoolExecutor(len(upstreams), thread_name_prefix="audit") as pool:
+        answers = [*pool.map(ask, upstreams)]
     errors = [answer for answer in answers if isinstance(answer, RelayError)]
-    if len(errors) == len(nodes):
+    if len(errors) == len(upstreams):
         raise errors[0]
-    for node, answer in zip(nodes, answers, strict=True):
+    for upstream, answer in zip(upstreams, answers, strict=True):
         if isinstance(answer, RelayError):
-            found.away[node.name] = "does not answer"
+            found.away[upstream.name] = "does not answer"
             continue
-        cluster, found.logs[node.name], configs = answer
+        cluster, found.logs[upstream.name], configs = answer
         found.clusters.append(cluster)
         found.configs = {**configs, **found.configs}
     return found
 
 
-_Answer = tuple[Cluster, Mapping[str, NodeIdentity], Configs]
-"""A node with its id, the logs of its topics, and their configurations."""
+_Answer = tuple[Cluster, Mapping[str, UpstreamIdentity], Configs]
+"""An upstream with its id, the logs of its topics, and their configurations."""
 
 
 def _ask(
     sides: Sides,
     topics: set[str],
     patient: bool,  # noqa: FBT001 - of a partial
-    node: Cluster,
+    upstream: Cluster,
 ) -> _Answer | RelayError:
-    """Return what a node has of the topics; or the error."""
-    with sides.source(node, "audit") as client:
+    """Return what an upstream has of the topics; or the error."""
+    with sides.source(upstream, "audit") as client:
 
         def look() -> _Answer:
             existing = client.existing(topics)
             logs = {
-                topic: NodeIdentity(node.name, client.topic(topic).topic_id, client.cluster_id)
+                topic: UpstreamIdentity(
+                    upstream.name, client.topic(topic).topic_id, client.cluster_id
+                )
                 for topic in existing
             }
             return client.cluster, logs, texts(client, existing)

@@ -104,22 +104,22 @@ def check(
 
 
 @app.command()
-def nodes(
+def upstreams(
     context: typer.Context,
     mirror: MirrorNames = None,
     clear: Annotated[
         list[str] | None,
         typer.Option(
             "--clear",
-            metavar="NODE",
-            help="Release this node from quarantine; may be repeated.",
+            metavar="UPSTREAM",
+            help="Release this upstream from quarantine; may be repeated.",
         ),
     ] = None,
     *,
     as_json: Json = False,
 ) -> int:
-    """Show health and lag of the source nodes, and which is read."""
-    from relay_pipelines.cli import nodes_command as command
+    """Show health and lag of the upstreams, and which is read."""
+    from relay_pipelines.cli import upstreams_command as command
 
     if clear:
         return command.clear(context.obj, mirror or [], clear)

@@ -237,8 +237,8 @@ class _Rounds:
         if result.topics:
             self._copied.add(result.mirror)
         self._size_bytes += result.size_bytes
-        for node, why in result.diverged.items():
-            messages.warning(f"{result.mirror}: node {node} is in quarantine: {why}")
+        for upstream, why in result.diverged.items():
+            messages.warning(f"{result.mirror}: upstream {upstream} is in quarantine: {why}")
         now_ms = SystemClock().now_ms()
         if self.as_json:
             if result.topics or result.reconfigured:

@@ -1,4 +1,4 @@
-"""The copy: what a task runs to copy ranges of offsets from a source node to the destination.
+"""The copy: what a task runs to copy ranges of offsets from an upstream to the destination.
 
 It knows neither Spark nor Dagster, so that a test can run it alone. A batch passes these modules
 from top to bottom:
@@ -6,8 +6,8 @@ from top to bottom:
     task            copies several ranges over the same connections, and returns an outcome for each
     copier          the loop over one range: attempts, chunks, deadline, commit
     sources         what the loop pulls from: fetched spans, which become batches
-      failover      the nodes of the source, one of which is read until it fails
-      position      whether that node still holds the log that was copied
+      failover      the upstreams, one of which is read until it fails
+      position      whether that upstream still holds the log that was copied
       batching      spans to batches: verbatim, or decoded, filtered and merged
       filtering     the user's filters, which leave records out
       kept_offsets  the offsets that a SQL predicate keeps, as such a filter

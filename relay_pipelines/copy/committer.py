@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from relay_pipelines.copy.chunk import Chunk
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.transaction import Commit, RangeProgress
-from relay_pipelines.model import NodeIdentity, TopicPartition
+from relay_pipelines.model import TopicPartition, UpstreamIdentity
 from relay_pipelines.protocol.batch import Batch
 
 
@@ -55,7 +55,9 @@ class Committer(Protocol):
     def drain(self) -> None:
         """Wait until the destination has acknowledged all that was appended."""
 
-    def next_commit(self, progress: RangeProgress, chunk: Chunk, identity: NodeIdentity) -> Commit:
+    def next_commit(
+        self, progress: RangeProgress, chunk: Chunk, identity: UpstreamIdentity
+    ) -> Commit:
         """Return checkpoint and ledger entry of a chunk; a failure is that of its range alone.
 
         Args:

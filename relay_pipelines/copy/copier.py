@@ -28,7 +28,7 @@ from relay_pipelines.errors import (
     SourceError,
 )
 from relay_pipelines.ledger.last_checkpoint import Current
-from relay_pipelines.model import CopyOptions, NodeIdentity, TopicPartition
+from relay_pipelines.model import CopyOptions, TopicPartition, UpstreamIdentity
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
 from relay_pipelines.user_code import describe
@@ -164,7 +164,7 @@ class Copier:
 
     Args:
         options: the mirror's; a range alone has those of its topic.
-        nodes: the source, to be asked about many ranges at once.
+        upstreams: the source, to be asked about many ranges at once.
     """
 
     def __init__(
@@ -172,10 +172,10 @@ class Copier:
         ranges: Sequence[RangeCopy],
         options: CopyOptions,
         committer: Committer,
-        nodes: FailoverSource,
+        upstreams: FailoverSource,
         clock: Clock,
     ) -> None:
-        self._nodes = nodes
+        self._upstreams = upstreams
         self._ranges = ranges
         self._options = options
         self._committer = committer
@@ -331,10 +331,10 @@ class Copier:
     def _began(self, error: RelayError) -> float:
         """Return when a failure began that is known now: the wait for an answer belongs to it.
 
-        Not the wait for a node, if another one may serve: it is read first.
+        Not the wait for an upstream, if another one may serve: it is read first.
         """
         waited = error.waited_seconds if isinstance(error, RetriableError) else 0.0
-        if isinstance(error, SourceError) and self._nodes.are_several:
+        if isinstance(error, SourceError) and self._upstreams.are_several:
             waited = 0.0
         return max(0.0, self._clock.monotonic() - waited)  # the machine may have just started
 
@@ -370,7 +370,7 @@ class Copier:
 
     @contextmanager
     def _in_common(self) -> Iterator[None]:
-        """Ask the node about several ranges at once.
+        """Ask the upstream about several ranges at once.
 
         If that fails, each asks for itself and fails for itself, until the next attempt: a broker
         that hangs is not waited for again and again.
@@ -392,8 +392,8 @@ class Copier:
             if (checkpoint := found[range_copy.progress.source].checkpoint) is not None
         }
         with self._in_common():
-            self._nodes.switch()
-            self._nodes.refresh([range_copy.progress.range for range_copy in ranges], known)
+            self._upstreams.switch()
+            self._upstreams.refresh([range_copy.progress.range for range_copy in ranges], known)
             self._looked_at.update(ranges)
 
     def _prepare(
@@ -422,7 +422,7 @@ class Copier:
     def _fetch_first(self, starts: Mapping[TopicPartition, int]) -> bool:
         """Fetch the first records of some ranges; False if a transaction would stay open for it."""
         if len(starts) > 1 and self._asks_in_common:
-            with self._in_common(), closing(self._nodes.fetch_first(starts)) as waits:
+            with self._in_common(), closing(self._upstreams.fetch_first(starts)) as waits:
                 for waited_seconds in waits:
                     if waited_seconds >= _LONGEST_WAIT_SECONDS and self._committer.is_open:
                         return False
@@ -432,12 +432,13 @@ class Copier:
         """Drop what was asked in common: it serves up to the end of the transaction, or attempt."""
         self._prepared.clear()
         self._looked_at.clear()
-        self._nodes.forget_answers()
+        self._upstreams.forget_answers()
         self._committer.expect([])
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
-        if range_copy.source.changes_node or range_copy not in self._looked_at:
-            # what is finished is verified on the node that it was read from, and waits for nobody
+        if range_copy.source.changes_upstream or range_copy not in self._looked_at:
+            # what is finished is verified on the upstream that it was read from, and waits for
+            # nobody
             self._commit()
         start = range_copy.source.open(range_copy.progress.checkpoint)
         range_copy.chunk = Chunk(start)
@@ -452,11 +453,11 @@ class Copier:
         else:
             range_copy.is_done = True
 
-    def _verified(self, finished: Sequence[RangeCopy]) -> list[NodeIdentity]:
+    def _verified(self, finished: Sequence[RangeCopy]) -> list[UpstreamIdentity]:
         """Verify that what was read came from one log each; return which ones."""
         if self._asks_in_common:
             with self._in_common():
-                self._nodes.refresh([range_copy.progress.range for range_copy in finished])
+                self._upstreams.refresh([range_copy.progress.range for range_copy in finished])
         logs = []
         for range_copy in finished:
             with self._isolated(range_copy):
@@ -528,7 +529,7 @@ class Copier:
             return
         # a broker that hangs must not hide for longer what the others have finished
         several = len(finished) > 1
-        hurry = self._nodes.client.waiting_at_most(_LONGEST_WAIT_SECONDS)
+        hurry = self._upstreams.client.waiting_at_most(_LONGEST_WAIT_SECONDS)
         with hurry if several else nullcontext():
             logs = self._verified(finished)
         with self._in_transaction():

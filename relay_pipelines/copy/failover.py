@@ -1,4 +1,4 @@
-"""The source as a task sees it: identical nodes, each of which is read until it fails.
+"""The source as a task sees it: identical upstreams, each of which is read until it fails.
 
 Runs in a task.
 """
@@ -15,7 +15,7 @@ from relay_pipelines.copy.position import Comparison, Proof, read_positions, ver
 from relay_pipelines.errors import (
     CorruptBatchError,
     DataLossError,
-    DivergedNodeError,
+    DivergedUpstreamError,
     PermissionDeniedError,
     RelayError,
     SourceError,
@@ -28,9 +28,9 @@ from relay_pipelines.model import (
     Cluster,
     CopyJob,
     CopyRange,
-    NodeIdentity,
     OffsetRange,
     TopicPartition,
+    UpstreamIdentity,
 )
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.batch import SmallBatch
@@ -41,11 +41,11 @@ from relay_pipelines.protocol.metadata import TopicMetadata
 from relay_pipelines.protocol.reader import FetchedSpan, fetch_first, read
 
 _UNFIT = (PermissionDeniedError, UnsupportedError, WrongClusterError)
-"""If they name no topic-partition: the node as a whole cannot be read."""
+"""If they name no topic-partition: the upstream as a whole cannot be read."""
 _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
 
 
-class NodeAnswers(NamedTuple):
+class UpstreamAnswers(NamedTuple):
     """Answers about many ranges, each of which serves one verification.
 
     Args:
@@ -57,39 +57,42 @@ class NodeAnswers(NamedTuple):
     first_fetches: Mapping[TopicPartition, int]
 
 
-class NodeFailures:
-    """How the nodes have failed one range; the ranges after it may find the same nodes fit."""
+class UpstreamFailures:
+    """How the upstreams have failed one range; the ranges after it may find them fit."""
 
     def __init__(self) -> None:
         self.unfit: dict[str, RelayError] = {}
-        """The nodes that cannot serve the range, and why."""
+        """The upstreams that cannot serve the range, and why."""
         self.counts: Counter[str] = Counter()
-        """How often each node failed for a while as the range was read from it."""
+        """How often each upstream failed for a while as the range was read from it."""
 
 
 class FailoverSource:
-    """The nodes of a job, which the ranges of one task share.
+    """The upstreams of a job, which the ranges of one task share.
 
     Call order per attempt: `switch`, `verify_position`, any `read`, `verify_same_log`; after an
     error at the source `fail_over`.
     """
 
     def __init__(self, job: CopyJob, clock: Clock) -> None:
-        self._nodes = [job.node, *job.other_nodes]  # a node that fails goes to the end
+        self._upstreams = [
+            job.upstream,
+            *job.other_upstreams,
+        ]  # an upstream that fails goes to the end
         self._clock = clock
-        # if there is another node, a dead one costs a shorter wait
+        # if there is another upstream, a dead one costs a shorter wait
         self._options = (
-            replace(job.options, request_timeout_ms=job.node_timeout_ms)
-            if job.other_nodes
+            replace(job.options, request_timeout_ms=job.upstream_timeout_ms)
+            if job.other_upstreams
             else job.options
         )
         self._mirror = job.mirror
         self._unfit: dict[str, RelayError] = {}
-        self._answers: NodeAnswers | None = None
+        self._answers: UpstreamAnswers | None = None
         self._first: dict[TopicPartition, tuple[int, FetchResponse]] = {}
         self._proofs: dict[TopicPartition, Proof] = {}
-        self._throttled_seconds = 0.0  # by nodes that were read before
-        self.client = self._connect(job.node)
+        self._throttled_seconds = 0.0  # by upstreams that were read before
+        self.client = self._connect(job.upstream)
 
     def __enter__(self) -> Self:
         return self
@@ -103,56 +106,58 @@ class FailoverSource:
         self.client.__exit__(kind, error, trace)
 
     @property
-    def node(self) -> str:
-        """The name of the node that is read."""
+    def upstream(self) -> str:
+        """The name of the upstream that is read."""
         return self.client.cluster.name
 
     @property
     def are_several(self) -> bool:
-        """Whether there is another node than the one that is read."""
-        return len(self._nodes) > 1
+        """Whether there is another upstream than the one that is read."""
+        return len(self._upstreams) > 1
 
     @property
     def throttled_seconds(self) -> float:
-        """For how long quotas of the nodes have made the task wait so far."""
+        """For how long quotas of the upstreams have made the task wait so far."""
         return self._throttled_seconds + self.client.throttled_seconds
 
     @property
     def diverged(self) -> dict[str, str]:
-        """The nodes that do not hold what was copied, and why."""
+        """The upstreams that do not hold what was copied, and why."""
         return {
             name: str(error)
             for name, error in self._unfit.items()
-            if isinstance(error, DivergedNodeError)
+            if isinstance(error, DivergedUpstreamError)
         }
 
-    def needs_switch(self, failures: NodeFailures) -> bool:
-        """Whether `switch` will change the node that is read."""
-        return self._fittest(failures).name != self.node
+    def needs_switch(self, failures: UpstreamFailures) -> bool:
+        """Whether `switch` will change the upstream that is read."""
+        return self._fittest(failures).name != self.upstream
 
-    def switch(self, failures: NodeFailures | None = None) -> None:
-        """Read the node that is fit for a range, whichever the range before it was read from.
+    def switch(self, failures: UpstreamFailures | None = None) -> None:
+        """Read the upstream that is fit for a range, whichever the range before it was read from.
 
-        What was read from another node can no longer be verified.
+        What was read from another upstream can no longer be verified.
 
         Args:
-            failures: of the range; None for ranges that no node has failed.
+            failures: of the range; None for ranges that no upstream has failed.
         """
-        node = self._fittest(failures or NodeFailures())
-        if node.name != self.node:
+        upstream = self._fittest(failures or UpstreamFailures())
+        if upstream.name != self.upstream:
             self.client.close()
             self.forget_answers()
             self._throttled_seconds += self.client.throttled_seconds
-            self.client = self._connect(node)
+            self.client = self._connect(upstream)
 
-    def _fittest(self, failures: NodeFailures) -> Cluster:
-        """Return the first fit node of those that failed the range least.
+    def _fittest(self, failures: UpstreamFailures) -> Cluster:
+        """Return the first fit upstream of those that failed the range least.
 
         If there is none, it is the one that is read: it tells why.
         """
         unfit = failures.unfit | self._unfit
-        fit = [node for node in self._nodes if node.name not in unfit]
-        return min(fit, key=lambda node: failures.counts[node.name], default=self.client.cluster)
+        fit = [upstream for upstream in self._upstreams if upstream.name not in unfit]
+        return min(
+            fit, key=lambda upstream: failures.counts[upstream.name], default=self.client.cluster
+        )
 
     def refresh(
         self,
@@ -165,7 +170,7 @@ class FailoverSource:
             checkpoints: what `verify_position` will be given; None before `verify_same_log`.
 
         Raises:
-            RelayError: a broker of the node does not answer.
+            RelayError: a broker of the upstream does not answer.
         """
         self._answers = None  # older answers prove nothing if these do not come
         topic_partitions = [copy_range.source.topic_partition for copy_range in ranges]
@@ -181,7 +186,7 @@ class FailoverSource:
             for tp, position in positions.items()
             if checkpoints
         }
-        self._answers = NodeAnswers(topics, dict(positions), first_fetches)
+        self._answers = UpstreamAnswers(topics, dict(positions), first_fetches)
 
     def fetch_first(self, starts: Mapping[TopicPartition, int]) -> Generator[float, None, None]:
         """Fetch the first records of many ranges with few requests, for the next `read` of each.
@@ -193,7 +198,7 @@ class FailoverSource:
             starts: the source offsets to read from.
 
         Raises:
-            RelayError: a broker of the node does not answer.
+            RelayError: a broker of the upstream does not answer.
         """
         self._first = {}
         if self._answers is None:
@@ -214,7 +219,7 @@ class FailoverSource:
     def read(
         self, offset_range: OffsetRange, max_bytes: int, small: SmallBatch | None
     ) -> Generator[list[FetchedSpan], None, None]:
-        """Read from the node, as `reader.read`; begin with what `fetch_first` has fetched.
+        """Read from the upstream, as `reader.read`; begin with what `fetch_first` has fetched.
 
         What `verify_position` left to prove comes first, as of `Proof.of`.
         """
@@ -227,8 +232,10 @@ class FailoverSource:
         fetches = read(self.client, fetched, max_bytes, small, first, small_from=start)
         return fetches if proof is None else proof.of(self.client, fetches)
 
-    def verify_position(self, copy_range: CopyRange, checkpoint: Checkpoint | None) -> NodeIdentity:
-        """Verify that the node holds the log that was copied, as `position.verify_position`.
+    def verify_position(
+        self, copy_range: CopyRange, checkpoint: Checkpoint | None
+    ) -> UpstreamIdentity:
+        """Verify that the upstream holds the log that was copied, as `position.verify_position`.
 
         The next `read` proves what is left to prove.
         """
@@ -245,36 +252,36 @@ class FailoverSource:
             self._proofs[tp] = proof
         return identity
 
-    def verify_same_log(self, copy_range: CopyRange, identity: NodeIdentity) -> None:
+    def verify_same_log(self, copy_range: CopyRange, identity: UpstreamIdentity) -> None:
         """Verify that everything read since `verify_position` came from the same log.
 
         Kafka never uses a topic id again, so that comparing it afterwards is enough.
 
         Raises:
-            SourceError: the topic was created again, or another node is read by now; the next
+            SourceError: the topic was created again, or another upstream is read by now; the next
                 attempt verifies the position and says what that means.
         """
         topic_partition = copy_range.source.topic_partition
-        self.require_node(copy_range, identity)
+        self.require_upstream(copy_range, identity)
         if not identity.topic_id:
             return
         topic, _ = self._take_fresh(copy_range)
         topic = topic or self.client.topic_at_leader(topic_partition)
         if topic.topic_id != identity.topic_id:
             raise SourceError(
-                f"the topic was created again on node {self.node} while it was being read",
+                f"the topic was created again on upstream {self.upstream} while it was being read",
                 topic_partition=topic_partition,
             )
 
-    def require_node(self, copy_range: CopyRange, identity: NodeIdentity) -> None:
-        """Verify that the same node is still read: another range may have failed over.
+    def require_upstream(self, copy_range: CopyRange, identity: UpstreamIdentity) -> None:
+        """Verify that the same upstream is still read: another range may have failed over.
 
         Raises:
             SourceError: it is not.
         """
-        if identity.node != self.node:
+        if identity.upstream != self.upstream:
             raise SourceError(
-                f"node {self.node} is read instead of {identity.node}",
+                f"upstream {self.upstream} is read instead of {identity.upstream}",
                 topic_partition=copy_range.source.topic_partition,
             )
 
@@ -285,10 +292,10 @@ class FailoverSource:
         tp = copy_range.source.topic_partition
         return self._answers.topics.pop(tp, None), self._answers.positions.pop(tp, None)
 
-    def fail_over(self, error: RelayError, failures: NodeFailures) -> RelayError:
-        """Note an error of the node that is read, so that the next attempt reads the fittest one.
+    def fail_over(self, error: RelayError, failures: UpstreamFailures) -> RelayError:
+        """Note an error of the upstream that is read: the next attempt reads the fittest one.
 
-        If the node failed as a whole, switch at once: nothing that was read from it can be
+        If the upstream failed as a whole, switch at once: nothing that was read from it can be
         verified. If it failed one range, its neighbours are still read from it.
 
         Args:
@@ -299,21 +306,21 @@ class FailoverSource:
                 reason why none can.
         """
         refused = isinstance(error, _UNFIT) and error.topic_partition is None
-        if refused or isinstance(error, DivergedNodeError):
-            self._unfit.setdefault(self.node, error)
+        if refused or isinstance(error, DivergedUpstreamError):
+            self._unfit.setdefault(self.upstream, error)
         elif isinstance(error, _UNFIT_FOR_RANGE):
-            failures.unfit.setdefault(self.node, error)
+            failures.unfit.setdefault(self.upstream, error)
         elif not isinstance(error, SourceError):
             return error
         else:
-            failures.counts[self.node] += 1
+            failures.counts[self.upstream] += 1
         self.client.close()
         self.forget_answers()
         if error.topic_partition is None:
-            self._nodes.sort(key=lambda node: node.name == self.node)
+            self._upstreams.sort(key=lambda upstream: upstream.name == self.upstream)
             self.switch(failures)
         unfit = failures.unfit | self._unfit
-        if all(node.name in unfit for node in self._nodes):
+        if all(upstream.name in unfit for upstream in self._upstreams):
             return next(iter(unfit.values()))
         if isinstance(error, SourceError):
             return error
@@ -326,5 +333,5 @@ class FailoverSource:
         retryable.__cause__ = error
         return retryable
 
-    def _connect(self, node: Cluster) -> ClusterClient:
-        return source_client(self._mirror, node, self._options, self._clock)
+    def _connect(self, upstream: Cluster) -> ClusterClient:
+        return source_client(self._mirror, upstream, self._options, self._clock)

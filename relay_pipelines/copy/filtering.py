@@ -16,9 +16,9 @@ from relay_pipelines.model import (
     ClassSpec,
     CopyRange,
     Intervals,
-    NodeIdentity,
     OnRecordError,
     TopicPartition,
+    UpstreamIdentity,
 )
 from relay_pipelines.protocol.records import Record
 from relay_pipelines.user_code import RAISED_BY_USERS
@@ -64,15 +64,15 @@ class RecordFilter(Protocol):
     dropped: int
     failed: list[tuple[Any, RelayError]]
     diverged: dict[str, str]
-    """The nodes that do not hold what was copied, as whoever read the records has found."""
+    """The upstreams that do not hold what was copied, as whoever read the records has found."""
 
     def can_decide_from(self, start: int) -> bool:
         """Whether it decides on all offsets from `start` on, now or later."""
 
-    def decided_on(self, start: int, end: int) -> Collection[NodeIdentity]:
+    def decided_on(self, start: int, end: int) -> Collection[UpstreamIdentity]:
         """The logs on which it has decided on these offsets; none if it decides on any log's.
 
-        The same offset may be another record on another node.
+        The same offset may be another record on another upstream.
         """
 
     def covers(self, end: int) -> bool:
@@ -129,8 +129,8 @@ class FilterChain:
         """Return True: it decides on any record."""
         return True
 
-    def decided_on(self, _start: int, _end: int) -> Collection[NodeIdentity]:
-        """Return none: it decides on the records themselves, whichever node they come from."""
+    def decided_on(self, _start: int, _end: int) -> Collection[UpstreamIdentity]:
+        """Return none: it decides on the records themselves, whichever upstream they come from."""
         return ()
 
     def covers(self, _end: int) -> bool:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import RowStream
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import NodeIdentity, TopicPartition
+from relay_pipelines.model import TopicPartition, UpstreamIdentity
 
 
 class KeptOffsets:
@@ -35,7 +35,7 @@ class KeptOffsets:
         self._refused: dict[int, RelayError] = {}
         self._start = -1
         self._end = -1
-        self._logs: list[tuple[int, int, NodeIdentity]] = []  # of the offsets [start, end)
+        self._logs: list[tuple[int, int, UpstreamIdentity]] = []  # of the offsets [start, end)
         self.dropped = 0
         self.failed: list[tuple[Any, RelayError]] = []
         self.diverged: dict[str, str] = {}
@@ -69,7 +69,7 @@ class KeptOffsets:
             self.covers(0)
         return start >= self._start
 
-    def decided_on(self, start: int, end: int) -> Collection[NodeIdentity]:
+    def decided_on(self, start: int, end: int) -> Collection[UpstreamIdentity]:
         """The logs on which Spark has decided on these offsets; waits until it has.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Whether a node still holds the log that was copied, up to the checkpoint.
+"""Whether an upstream still holds the log that was copied, up to the checkpoint.
 
 The driver reads many positions at once with `read_positions`; a task verifies its own in every
 attempt with `verify_position`. For both, `plan.positions.data_loss` judges what they mean.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from relay_pipelines.copy.chunk import NO_RECORD, fingerprint_of
 from relay_pipelines.errors import (
     CorruptBatchError,
-    DivergedNodeError,
+    DivergedUpstreamError,
     RelayError,
     RetentionPassedError,
     SourceError,
@@ -27,9 +27,9 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import (
     Checkpoint,
     CopyRange,
-    NodeIdentity,
     OffsetRange,
     TopicPartition,
+    UpstreamIdentity,
 )
 from relay_pipelines.plan.positions import ANOTHER_LOG, Position, data_loss
 from relay_pipelines.protocol.client import (
@@ -49,14 +49,14 @@ _MOST_OFFSETS_BETWEEN = 1_000
 
 
 class Comparison:
-    """Looks for the last record copied in a node's log, and for records that would be skipped.
+    """Looks for the last record copied in an upstream's log, and for records that would be skipped.
 
-    By `Checkpoint.is_dense`, the node that was read had no record between the last one copied and
-    the next one to copy. A broker that is killed while a transaction ends may write its marker
-    twice, and from there on the offsets of the nodes differ.
+    By `Checkpoint.is_dense`, the upstream that was read had no record between the last one copied
+    and the next one to copy. A broker that is killed while a transaction ends may write its marker
+    twice, and from there on the offsets of the upstreams differ.
 
     Args:
-        low_watermark: the first offset that the node has.
+        low_watermark: the first offset that the upstream has.
     """
 
     def __init__(self, checkpoint: Checkpoint, low_watermark: int) -> None:
@@ -85,7 +85,7 @@ class Comparison:
         return self._differing
 
     def add(self, span: FetchedSpan) -> None:
-        """Compare the next offsets of the node; those from `next_offset` on do not matter.
+        """Compare the next offsets of the upstream; those from `next_offset` on do not matter.
 
         Raises:
             CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
@@ -111,7 +111,7 @@ class Comparison:
 class Proof(NamedTuple):
     """What the first Fetch of a range has to show: that the log is the one that was copied."""
 
-    log: NodeIdentity
+    log: UpstreamIdentity
     checkpoint: Checkpoint
     comparison: Comparison
 
@@ -167,7 +167,7 @@ class Proof(NamedTuple):
 
 
 class LogPosition(NamedTuple):
-    """What a node holds of a topic-partition, beside its checkpoint: the first of `Position`."""
+    """What an upstream holds of a topic-partition beside its checkpoint: first of `Position`."""
 
     topic_partition: TopicPartition
     low_watermark: int
@@ -196,16 +196,16 @@ def read_log_positions(
     *,
     among_several: bool,
 ) -> dict[TopicPartition, LogPosition]:
-    """Read positions from a node and compare them with checkpoints, in a few requests per leader.
+    """Read an upstream's positions and compare them with checkpoints: few requests per leader.
 
     Args:
-        among_several: whether the source has other nodes. One of several may be rebuilt with the
-            same records under a new topic id; then only a record tells (`verify_position`).
+        among_several: whether the source has other upstreams. One of several may be rebuilt with
+            the same records under a new topic id; then only a record tells (`verify_position`).
 
     Raises:
         RetriableError: a leader is down or moving.
     """
-    partitions, node = list(partitions), client.cluster.name
+    partitions, upstream = list(partitions), client.cluster.name
     low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
     end = client.list_offsets(partitions, LATEST, READ_COMMITTED)
     copied = {tp: checkpoint for tp in partitions if (checkpoint := checkpoints.get(tp))}
@@ -213,7 +213,7 @@ def read_log_positions(
     epochs = {
         tp: checkpoint.leader_epoch
         for tp, checkpoint in copied.items()
-        if checkpoint.leader_epoch >= 0 and checkpoint.node == node and tp not in recreated
+        if checkpoint.leader_epoch >= 0 and checkpoint.upstream == upstream and tp not in recreated
     }
     epoch_ends = client.epoch_ends(epochs)
     return {
@@ -235,8 +235,8 @@ def verify_position(
     *,
     among_several: bool,
     fresh: tuple[TopicMetadata | None, Position | None] = (None, None),
-) -> tuple[NodeIdentity, Proof | None]:
-    """Verify that a node holds the log that was planned and copied.
+) -> tuple[UpstreamIdentity, Proof | None]:
+    """Verify that an upstream holds the log that was planned and copied.
 
     Args:
         fresh: the topic as its leader shows it, and the range's position, as far as both were
@@ -248,8 +248,9 @@ def verify_position(
     Raises:
         DataLossError: it holds another log, so that a copy from it would lose or mix records.
         TopicDeletedError: it no longer has the topic.
-        TopicRecreatedError: as before; or nothing proves that this node's log is the same.
-        DivergedNodeError: this node of several holds another record than the last one copied.
+        TopicRecreatedError: as before; or nothing proves that this upstream's log is the same.
+        DivergedUpstreamError: this upstream of several holds another record than the last one
+            copied.
         SourceError: its log ends before the checkpoint, or it does not answer.
     """
     partition = copy_range.source.topic_partition
@@ -258,7 +259,7 @@ def verify_position(
         _require_topic(client, copy_range)
         topic = client.topic_at_leader(partition)
     topic_id = topic.topic_id
-    identity = NodeIdentity(client.cluster.name, topic_id, client.cluster_id)
+    identity = UpstreamIdentity(client.cluster.name, topic_id, client.cluster_id)
     _require_planned_topic(copy_range, identity)
     if checkpoint is None:
         return identity, None
@@ -277,8 +278,8 @@ def verify_position(
                 checkpoint
             )  # it is unknown whether it will ever hold the same records
         raise SourceError(
-            f"the log on node {identity.node} ends at {position.end_offset}, before the records"
-            f" copied from {checkpoint.node}",
+            f"the log on upstream {identity.upstream} ends at {position.end_offset}, before the"
+            f" records copied from {checkpoint.upstream}",
             remedy="wait until it has caught up, or check whether it lost its data",
             topic_partition=partition,
             offset=checkpoint.next_offset,
@@ -302,22 +303,23 @@ def unproved_logs(
     checkpoints: Mapping[TopicPartition, Checkpoint],
     doubted: Container[TopicPartition] = (),
 ) -> tuple[set[TopicPartition], dict[TopicPartition, RelayError]]:
-    """The topic-partitions whose log on a node nothing proves to be the one that was copied.
+    """The topic-partitions whose log on an upstream nothing proves to be the one that was copied.
 
-    A topic that is created again has another id. So has that of a node which was rebuilt with the
-    same records; then the last record copied proves it. Where the log ends at the checkpoint, there
-    is nothing to copy, and nothing is compared. The records of a log with a known id are compared
-    by the task that copies it, since each look would fetch a batch of every topic-partition.
+    A topic that is created again has another id. So has that of an upstream which was rebuilt with
+    the same records; then the last record copied proves it. Where the log ends at the checkpoint,
+    there is nothing to copy, and nothing is compared. The records of a log with a known id are
+    compared by the task that copies it, since each look would fetch a batch of every
+    topic-partition.
 
     Args:
-        ends: the last stable offsets of the topic-partitions that the node has.
+        ends: the last stable offsets of the topic-partitions that the upstream has.
         doubted: those of which a run found another log: only the last record copied proves them.
 
     Returns:
-        them, and those of which the node refuses, or cannot give, the record: unknown.
+        them, and those of which the upstream refuses, or cannot give, the record: unknown.
 
     Raises:
-        RelayError: the node does not answer.
+        RelayError: the upstream does not answer.
     """
     unproved, unreadable = set(), {}
     for tp, checkpoint in checkpoints.items():
@@ -343,7 +345,7 @@ def _is_unknown(client: ClusterClient, checkpoint: Checkpoint, end: int) -> bool
 
 
 def _proves(client: ClusterClient, checkpoint: Checkpoint, end: int, *, is_doubted: bool) -> bool:
-    """Whether a node's log proves to be the one that was copied."""
+    """Whether an upstream's log proves to be the one that was copied."""
     if is_doubted:
         return difference(client, checkpoint) == ""
     last = checkpoint.fingerprint
@@ -353,9 +355,9 @@ def _proves(client: ClusterClient, checkpoint: Checkpoint, end: int, *, is_doubt
 
 
 def log_error(
-    client: ClusterClient, log: NodeIdentity, checkpoint: Checkpoint
+    client: ClusterClient, log: UpstreamIdentity, checkpoint: Checkpoint
 ) -> RelayError | None:
-    """Return why a node's log is not the one that was copied; None if the last record proves it.
+    """Return why an upstream's log is not the one copied; None if the last record proves it.
 
     Where it is gone, or none was copied yet, a known log is accepted. Where none was copied yet, so
     is one that was never known.
@@ -364,7 +366,7 @@ def log_error(
 
 
 def _error_of(
-    log: NodeIdentity, checkpoint: Checkpoint, differing: str | None
+    log: UpstreamIdentity, checkpoint: Checkpoint, differing: str | None
 ) -> RelayError | None:
     if differing:
         return other_records(log, checkpoint, differing)
@@ -375,21 +377,21 @@ def _error_of(
     return _unproved(log, checkpoint)
 
 
-def other_records(log: NodeIdentity, checkpoint: Checkpoint, differing: str) -> RelayError:
-    """Return the error for a node that does not hold the last record copied.
+def other_records(log: UpstreamIdentity, checkpoint: Checkpoint, differing: str) -> RelayError:
+    """Return the error for an upstream that does not hold the last record copied.
 
     Args:
         differing: as `difference` returns it.
     """
-    # the node of the checkpoint cannot differ from itself: it holds another log now
-    if checkpoint.node == log.node or checkpoint.is_recreated(log):
+    # the upstream of the checkpoint cannot differ from itself: it holds another log now
+    if checkpoint.upstream == log.upstream or checkpoint.is_recreated(log):
         return _not_the_log(checkpoint, f"{ANOTHER_LOG} (the last record copied: {differing})")
-    return _diverged(log.node, checkpoint, differing)
+    return _diverged(log.upstream, checkpoint, differing)
 
 
-def log_of(client: ClusterClient, topic: str) -> NodeIdentity:
-    """Return which log a topic is on a node."""
-    return NodeIdentity(client.cluster.name, client.topic(topic).topic_id, client.cluster_id)
+def log_of(client: ClusterClient, topic: str) -> UpstreamIdentity:
+    """Return which log a topic is on an upstream."""
+    return UpstreamIdentity(client.cluster.name, client.topic(topic).topic_id, client.cluster_id)
 
 
 def _is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
@@ -399,10 +401,10 @@ def _is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
 def difference(
     client: ClusterClient, checkpoint: Checkpoint, low_watermark: int | None = None
 ) -> str | None:
-    """Return how a node's log differs from what was copied, up to the checkpoint.
+    """Return how an upstream's log differs from what was copied, up to the checkpoint.
 
     Args:
-        low_watermark: the node's; asked for if None.
+        low_watermark: the upstream's; asked for if None.
 
     Returns:
         empty if it does not; None if unknown, because retention or the cleaner has removed the
@@ -432,22 +434,22 @@ def _says(fields: list[str]) -> str:
     return f"its {' and '.join(fields)} {verb}{counts}"
 
 
-def _diverged(node: str, checkpoint: Checkpoint, differing: str) -> DivergedNodeError:
-    return DivergedNodeError(
-        f"node {node} holds another record than {checkpoint.node}, from which it was copied:"
-        f" {differing}",
-        remedy="find out which node is right, rebuild the other one, then"
-        f" `relay nodes --clear {node}`",
+def _diverged(upstream: str, checkpoint: Checkpoint, differing: str) -> DivergedUpstreamError:
+    return DivergedUpstreamError(
+        f"upstream {upstream} holds another record than {checkpoint.upstream}, from which it was"
+        f" copied: {differing}",
+        remedy="find out which upstream is right, rebuild the other one, then"
+        f" `relay upstreams --clear {upstream}`",
         topic_partition=checkpoint.source,
         offset=None if checkpoint.fingerprint is None else checkpoint.fingerprint.offset,
     )
 
 
-def _unproved(log: NodeIdentity, checkpoint: Checkpoint) -> TopicRecreatedError:
+def _unproved(log: UpstreamIdentity, checkpoint: Checkpoint) -> TopicRecreatedError:
     return _not_the_log(
         checkpoint,
-        f"the topic id on node {log.node} is unknown, and the last record copied is gone there:"
-        " the topic may have been deleted and created again",
+        f"the topic id on upstream {log.upstream} is unknown, and the last record copied is gone"
+        " there: the topic may have been deleted and created again",
     )
 
 
@@ -467,7 +469,7 @@ def _require_topic(client: ClusterClient, copy_range: CopyRange) -> None:
     while copy_range.planned_log is not None and not client.has_topic(topic):
         if waited >= _UNKNOWN_TOPIC_SECONDS:
             raise TopicDeletedError(
-                f"the topic was deleted on node {client.cluster.name} since the run planned it",
+                f"the topic was deleted on upstream {client.cluster.name} since the run planned it",
                 remedy="run again: it plans what the source holds now",
                 topic_partition=copy_range.source.topic_partition,
             )
@@ -475,15 +477,20 @@ def _require_topic(client: ClusterClient, copy_range: CopyRange) -> None:
         waited += _POLL_SECONDS
 
 
-def _require_planned_topic(copy_range: CopyRange, found: NodeIdentity) -> None:
+def _require_planned_topic(copy_range: CopyRange, found: UpstreamIdentity) -> None:
     """Fail if the topic was created again, because the range's offsets are of the old one."""
     planned = copy_range.planned_log
-    if planned is None or planned.node != found.node or not planned.topic_id or not found.topic_id:
+    if (
+        planned is None
+        or planned.upstream != found.upstream
+        or not planned.topic_id
+        or not found.topic_id
+    ):
         return
     if planned.topic_id != found.topic_id:
         raise TopicRecreatedError(
-            f"the topic was deleted and created again on node {found.node} since the run planned"
-            " it",
+            f"the topic was deleted and created again on upstream {found.upstream} since the run"
+            " planned it",
             remedy="run again: it plans what the topic holds now",
             topic_partition=copy_range.source.topic_partition,
             offset=copy_range.source.start,
@@ -491,8 +498,8 @@ def _require_planned_topic(copy_range: CopyRange, found: NodeIdentity) -> None:
 
 
 def _is_same_log(client: ClusterClient, checkpoint: Checkpoint) -> bool:
-    """Whether the checkpoint's leader epoch is of this node's topic, so that it can be compared."""
-    return checkpoint.node == client.cluster.name and not _is_recreated(client, checkpoint)
+    """Whether the checkpoint's leader epoch is of this upstream's topic, thus comparable."""
+    return checkpoint.upstream == client.cluster.name and not _is_recreated(client, checkpoint)
 
 
 def _truncated_at(checkpoint: Checkpoint, epoch_end: int | None, end: int) -> int | None:

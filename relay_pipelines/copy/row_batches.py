@@ -18,8 +18,8 @@ from relay_pipelines.model import (
     CopyOptions,
     CopyRange,
     Fingerprint,
-    NodeIdentity,
     Skipped,
+    UpstreamIdentity,
 )
 from relay_pipelines.protocol.records import AscendingOffsets, Record
 
@@ -53,24 +53,24 @@ class RowBatches:
         self._rows: list[Record] = []
         self._failed: list[tuple[Any, RelayError]] = []
         self._fingerprint: Fingerprint | None = None
-        self._identity: NodeIdentity | None = None
+        self._identity: UpstreamIdentity | None = None
         self._started = False
         self._diverged: dict[str, str] = {}
         self._throttled_seconds = 0.0
 
     @property
-    def node(self) -> str:
-        """The node that was read last; empty before the first rows."""
-        return "" if self._identity is None else self._identity.node
+    def upstream(self) -> str:
+        """The upstream that was read last; empty before the first rows."""
+        return "" if self._identity is None else self._identity.upstream
 
     @property
     def diverged(self) -> dict[str, str]:
-        """The nodes that do not hold what was copied, and why."""
+        """The upstreams that do not hold what was copied, and why."""
         return self._diverged
 
     @property
     def throttled_seconds(self) -> float:
-        """For how long quotas of the nodes made the reader of the rows wait."""
+        """For how long quotas of the upstreams made the reader of the rows wait."""
         return self._throttled_seconds
 
     @property
@@ -84,8 +84,8 @@ class RowBatches:
         return not self._started
 
     @property
-    def changes_node(self) -> bool:
-        """Never: the reader of the rows has nodes of its own."""
+    def changes_upstream(self) -> bool:
+        """Never: the reader of the rows has upstreams of its own."""
         return False
 
     def open(self, checkpoint: Checkpoint | None) -> int:
@@ -138,7 +138,7 @@ class RowBatches:
         portion.last = self._fingerprint
         return portion
 
-    def verify_same_log(self) -> NodeIdentity:
+    def verify_same_log(self) -> UpstreamIdentity:
         """Return the log from which the rows were read; the reader verified it at every marker."""
         assert self._identity is not None, "the first rows come after a marker with an identity"
         return self._identity

@@ -26,7 +26,7 @@ from relay_pipelines.copy.columns import (
     is_log_append_time,
     records_in,
 )
-from relay_pipelines.copy.failover import FailoverSource, NodeFailures
+from relay_pipelines.copy.failover import FailoverSource, UpstreamFailures
 from relay_pipelines.copy.filtering import filter_chain
 from relay_pipelines.errors import RelayError, RetriableError
 from relay_pipelines.model import (
@@ -34,9 +34,9 @@ from relay_pipelines.model import (
     CopyJob,
     CopyRange,
     Fingerprint,
-    NodeIdentity,
     OffsetRange,
     Skipped,
+    UpstreamIdentity,
 )
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan
@@ -71,8 +71,9 @@ class ProgressMarker:
         fingerprint: of the last record.
         is_last: whether this is the last marker of the range.
         error: why the range ends early; None if it does not.
-        diverged: the nodes that do not hold what was copied, and why.
-        throttled_seconds: for how long quotas of the nodes made the reader wait; in the last one.
+        diverged: the upstreams that do not hold what was copied, and why.
+        throttled_seconds: for how long quotas of the upstreams made the reader wait; in the last
+            one.
     """
 
     index: int
@@ -81,7 +82,7 @@ class ProgressMarker:
     leader_epoch: int = -1
     leader_epoch_end: int = -1
     codec: int = 0
-    identity: NodeIdentity | None = None
+    identity: UpstreamIdentity | None = None
     fingerprint: Fingerprint | None = None
     is_last: bool = False
     error: RelayError | None = None
@@ -105,19 +106,19 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows and markers of each range, from its known checkpoint to its end.
 
-    Never raises a `RelayError`, but yields it in a marker. If a range gives up because no node can
-    be reached, the ranges after it fail at once with the same error.
+    Never raises a `RelayError`, but yields it in a marker. If a range gives up because no upstream
+    can be reached, the ranges after it fail at once with the same error.
 
     Args:
         indices: the ranges to read, in this order.
         columns: the columns to read, of `COLUMNS`.
     """
     unreachable: RetriableError | None = None
-    with FailoverSource(job, clock) as nodes:
+    with FailoverSource(job, clock) as upstreams:
         for index in indices:
-            rows = _RangeRows(job, ranges[index], index, columns, nodes, clock)
+            rows = _RangeRows(job, ranges[index], index, columns, upstreams, clock)
             error: RelayError | None = None
-            earlier = nodes.throttled_seconds
+            earlier = upstreams.throttled_seconds
             try:
                 yield _marker(ProgressMarker(index, rows.position), columns)
                 if unreachable is not None:
@@ -133,8 +134,8 @@ def read_rows(
                 identity=rows.identity,
                 is_last=True,
                 error=error,
-                diverged=nodes.diverged,
-                throttled_seconds=nodes.throttled_seconds - earlier,
+                diverged=upstreams.diverged,
+                throttled_seconds=upstreams.throttled_seconds - earlier,
             )
             yield _marker(last, columns)
 
@@ -148,7 +149,7 @@ class _RangeRows:
         copy_range: CopyRange,
         index: int,
         columns: Sequence[str],
-        nodes: FailoverSource,
+        upstreams: FailoverSource,
         clock: Clock,
     ) -> None:
         self._range = copy_range
@@ -156,15 +157,15 @@ class _RangeRows:
         self._index = index
         self._columns = columns
         self._job = job
-        self._nodes = nodes
+        self._upstreams = upstreams
         self._clock = clock
         self._topic_partition = copy_range.source.topic_partition
         self._checkpoint = copy_range.checkpoint
         self.position = copy_range.next_offset(self._checkpoint)
-        self.identity: NodeIdentity | None = None
+        self.identity: UpstreamIdentity | None = None
         self._failing_since = -1.0  # time of the first failure after the last complete fetch
         self._filters = filter_chain(copy_range)
-        self._failures = NodeFailures()
+        self._failures = UpstreamFailures()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for attempt in retry_until_no_progress(
@@ -172,27 +173,29 @@ class _RangeRows:
         ):
             with attempt:
                 try:
-                    self._nodes.switch(self._failures)
-                    identity = self._nodes.verify_position(self._range, self._checkpoint)
+                    self._upstreams.switch(self._failures)
+                    identity = self._upstreams.verify_position(self._range, self._checkpoint)
                     yield from self._fetched(identity)
                 except RelayError as error:
                     if self._failing_since < 0:
                         self._failing_since = self._clock.monotonic()
-                    raise self._nodes.fail_over(error, self._failures) from error
+                    raise self._upstreams.fail_over(error, self._failures) from error
 
-    def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
+    def _fetched(self, identity: UpstreamIdentity) -> Iterator[pa.RecordBatch]:
         offset_range = OffsetRange(self._topic_partition, self.position, self._range.source.end)
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
-        with closing(self._nodes.read(offset_range, max_bytes, small)) as fetches:
+        with closing(self._upstreams.read(offset_range, max_bytes, small)) as fetches:
             for spans in fetches:
                 if spans:
-                    self._nodes.verify_same_log(self._range, identity)
+                    self._upstreams.verify_same_log(self._range, identity)
                     self.identity = identity
                     # a complete fetch or nothing, because rows cannot be taken back
                     yield from self._rows(spans, identity)
                     self._failing_since = -1.0
 
-    def _rows(self, spans: Sequence[FetchedSpan], identity: NodeIdentity) -> list[pa.RecordBatch]:
+    def _rows(
+        self, spans: Sequence[FetchedSpan], identity: UpstreamIdentity
+    ) -> list[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = []
         skipped: Counter[Skipped] = Counter()
         last, run, epoch, epoch_end = None, None, -1, -1
@@ -240,7 +243,7 @@ class _RangeRows:
             identity=identity,
             fingerprint=fingerprint_of(last) if last else None,
         )
-        # after a failover, the next node must hold what was read
+        # after a failover, the next upstream must hold what was read
         before = self._checkpoint or Checkpoint.initial(
             self._job.mirror, self._topic_partition, self._range.destination, spans[0].start
         )

@@ -1,4 +1,4 @@
-"""Where the copy loop pulls its batches from: the contract, and the source that reads a node.
+"""Where the copy loop pulls its batches from: the contract, and the source that reads an upstream.
 
 Runs in a task.
 """
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from relay_pipelines.copy.batching import Batching, small_batches
 from relay_pipelines.copy.chunk import Portion
-from relay_pipelines.copy.failover import FailoverSource, NodeFailures
+from relay_pipelines.copy.failover import FailoverSource, UpstreamFailures
 from relay_pipelines.copy.filtering import RecordFilter
 from relay_pipelines.errors import (
     CorruptBatchError,
@@ -21,7 +21,7 @@ from relay_pipelines.errors import (
     RelayError,
     StalePlanError,
 )
-from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, NodeIdentity, OffsetRange
+from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, OffsetRange, UpstreamIdentity
 from relay_pipelines.protocol.reader import FetchedSpan
 
 
@@ -33,12 +33,12 @@ class BatchSource(Protocol):
     """
 
     @property
-    def node(self) -> str:
-        """The node that was read last; empty if none was."""
+    def upstream(self) -> str:
+        """The upstream that was read last; empty if none was."""
 
     @property
     def diverged(self) -> dict[str, str]:
-        """The nodes that do not hold what was copied, and why."""
+        """The upstreams that do not hold what was copied, and why."""
 
     @property
     def throttled_seconds(self) -> float:
@@ -53,8 +53,8 @@ class BatchSource(Protocol):
         """Whether another attempt is possible."""
 
     @property
-    def changes_node(self) -> bool:
-        """Whether `open` will change the node that the ranges of the task read.
+    def changes_upstream(self) -> bool:
+        """Whether `open` will change the upstream that the ranges of the task read.
 
         What other ranges have read from the last one cannot be verified after that.
         """
@@ -71,7 +71,7 @@ class BatchSource(Protocol):
     def flush(self) -> Portion:
         """Return the records that were held back to be merged with later ones."""
 
-    def verify_same_log(self) -> NodeIdentity:
+    def verify_same_log(self) -> UpstreamIdentity:
         """Verify that everything yielded since `open` came from one log; return which one."""
 
     def forget_below(self, next_offset: int) -> None:
@@ -82,36 +82,36 @@ class BatchSource(Protocol):
 
 
 class FetchedBatches:
-    """The batches of one range as a node holds them: verbatim, merged or filtered."""
+    """The batches of one range as an upstream holds them: verbatim, merged or filtered."""
 
     def __init__(
         self,
         copy_range: CopyRange,
         options: CopyOptions,
-        nodes: FailoverSource,
+        upstreams: FailoverSource,
         record_filter: RecordFilter | None,
     ) -> None:
         self._range = copy_range
         self._options = options
-        self._nodes = nodes
+        self._upstreams = upstreams
         self._filter = record_filter
         self._decodes = False
         self._batching = Batching(copy_range, options, record_filter)
-        self._identity = NodeIdentity("", "", "")
+        self._identity = UpstreamIdentity("", "", "")
         self._reading = False
         self._can_reopen = True
-        self._failures = NodeFailures()
-        self._node = nodes.node
+        self._failures = UpstreamFailures()
+        self._upstream = upstreams.upstream
 
     @property
-    def node(self) -> str:
-        """The node that the range was read from last."""
-        return self._node
+    def upstream(self) -> str:
+        """The upstream that the range was read from last."""
+        return self._upstream
 
     @property
     def diverged(self) -> dict[str, str]:
-        """The nodes that do not hold what was copied, and why."""
-        return self._nodes.diverged | (self._filter.diverged if self._filter else {})
+        """The upstreams that do not hold what was copied, and why."""
+        return self._upstreams.diverged | (self._filter.diverged if self._filter else {})
 
     @property
     def throttled_seconds(self) -> float:
@@ -120,7 +120,7 @@ class FetchedBatches:
 
     @property
     def failed_for_range_only(self) -> bool:
-        """Whether a node failed for this range, but may serve others."""
+        """Whether an upstream failed for this range, but may serve others."""
         return bool(self._failures.unfit)
 
     @property
@@ -129,16 +129,16 @@ class FetchedBatches:
         return self._can_reopen
 
     @property
-    def changes_node(self) -> bool:
-        """Whether another node is read now than the one that is fit for the range."""
-        return self._nodes.needs_switch(self._failures)
+    def changes_upstream(self) -> bool:
+        """Whether another upstream is read now than the one that is fit for the range."""
+        return self._upstreams.needs_switch(self._failures)
 
     def open(self, checkpoint: Checkpoint | None) -> int:
-        """Verify the position on a node that is fit for it; return the first offset to copy."""
-        self._nodes.switch(self._failures)
-        self._node = self._nodes.node
+        """Verify the position on a fit upstream; return the first offset to copy."""
+        self._upstreams.switch(self._failures)
+        self._upstream = self._upstreams.upstream
         self._reading = True
-        self._identity = self._nodes.verify_position(self._range, checkpoint)
+        self._identity = self._upstreams.verify_position(self._range, checkpoint)
         start = self._range.next_offset(checkpoint)
         self._reading = False
         # which log its decisions are of is asked once the first Fetch has compared this one
@@ -150,13 +150,13 @@ class FetchedBatches:
         return start
 
     def portions(self, start: int) -> Generator[Portion, None, None]:
-        """Fetch spans from the node, and yield their batches."""
+        """Fetch spans from the upstream, and yield their batches."""
         self._batching = Batching(self._range, self._options, self._filter, decodes=self._decodes)
         offset_range = OffsetRange(
             self._range.source.topic_partition, start, self._range.source.end
         )
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
-        with closing(self._nodes.read(offset_range, max_bytes, small)) as fetches:
+        with closing(self._upstreams.read(offset_range, max_bytes, small)) as fetches:
             for spans in self._fetched(fetches):
                 for span in spans:
                     if self._filter is not None:
@@ -173,11 +173,13 @@ class FetchedBatches:
         """Return the records that were held back to be merged."""
         return self._batching.flush()
 
-    def verify_same_log(self) -> NodeIdentity:
+    def verify_same_log(self) -> UpstreamIdentity:
         """Verify that the topic is still the one that `open` verified."""
-        self._nodes.require_node(self._range, self._identity)  # if not, this node did not fail
+        self._upstreams.require_upstream(
+            self._range, self._identity
+        )  # if not, this upstream did not fail
         self._reading = True
-        self._nodes.verify_same_log(self._range, self._identity)
+        self._upstreams.verify_same_log(self._range, self._identity)
         self._reading = False
         return self._identity
 
@@ -187,7 +189,7 @@ class FetchedBatches:
             self._filter.forget_below(next_offset)
 
     def fail(self, error: RelayError) -> RelayError:
-        """Fail over to another node if the source failed, but not if the destination did.
+        """Fail over to another upstream if the source failed, but not if the destination did.
 
         If the destination refused a batch for one of its records, the next attempt looks for it:
         only then is a batch decoded that goes as it is.
@@ -197,7 +199,7 @@ class FetchedBatches:
             self._decodes = True
             self._range = replace(self._range, requires_keys=True)
             return DestinationError(str(error))
-        return self._nodes.fail_over(error, self._failures) if was_reading else error
+        return self._upstreams.fail_over(error, self._failures) if was_reading else error
 
     def _is_foreign(self, record_filter: RecordFilter, start: int, end: int) -> bool:
         """Whether it was decided on some of these offsets with another log's records."""
@@ -210,10 +212,10 @@ class FetchedBatches:
             StalePlanError: there are some.
         """
         if self._is_foreign(record_filter, start, end):
-            logs = sorted({log.node for log in record_filter.decided_on(start, end)})
+            logs = sorted({log.upstream for log in record_filter.decided_on(start, end)})
             raise self._stale(
-                f"Spark selected records of node {' and '.join(logs)}, and node"
-                f" {self._identity.node} is read now"
+                f"Spark selected records of upstream {' and '.join(logs)}, and upstream"
+                f" {self._identity.upstream} is read now"
             )
 
     def _stale(self, what: str) -> StalePlanError:
@@ -239,5 +241,5 @@ class FetchedBatches:
             return self._batching.add(span)
         except CorruptBatchError as error:
             error.topic_partition = error.topic_partition or self._range.source.topic_partition
-            self._reading = True  # the node served a corrupt batch
+            self._reading = True  # the upstream served a corrupt batch
             raise

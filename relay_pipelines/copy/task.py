@@ -46,12 +46,12 @@ MakeSource = Callable[[FailoverSource], BatchSource]
 def copy_ranges(
     job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None = None
 ) -> Iterator[Outcome]:
-    """Copy each range as its node holds it, and yield its outcome; never raises a `RelayError`."""
+    """Copy each range as its upstream holds it; yield its outcome; never raises a `RelayError`."""
     clock = clock or SystemClock()
 
-    def make_source(copy_range: CopyRange, nodes: FailoverSource) -> BatchSource:
+    def make_source(copy_range: CopyRange, upstreams: FailoverSource) -> BatchSource:
         options = job.options_for(copy_range)
-        return FetchedBatches(copy_range, options, nodes, filter_chain(copy_range))
+        return FetchedBatches(copy_range, options, upstreams, filter_chain(copy_range))
 
     groups: dict[str, list[tuple[CopyRange, MakeSource]]] = {}
     ranges = list(ranges)
@@ -75,10 +75,10 @@ def copy_kept(
 
     stream = RowStream(batches)
 
-    def make_source(index: int, nodes: FailoverSource) -> BatchSource:
+    def make_source(index: int, upstreams: FailoverSource) -> BatchSource:
         copy_range = ranges[index]
         kept = KeptOffsets(copy_range.source.topic_partition, stream, index)
-        return FetchedBatches(copy_range, job.options_for(copy_range), nodes, kept)
+        return FetchedBatches(copy_range, job.options_for(copy_range), upstreams, kept)
 
     groups = ([(ranges[i], partial(make_source, i))] for i in stream.ranges())
     return _copy_each(job, groups, clock)
@@ -98,7 +98,7 @@ def copy_rows(
 
     stream = RowStream(batches)
 
-    def make_source(index: int, _nodes: FailoverSource) -> BatchSource:
+    def make_source(index: int, _upstreams: FailoverSource) -> BatchSource:
         return RowBatches(ranges[index], job.options_for(ranges[index]), stream, index)
 
     groups = ([(ranges[i], partial(make_source, i))] for i in stream.ranges())
@@ -124,11 +124,11 @@ def _copy_each(
     throttles, seen = Throttles(job.options, clock), Seen(job.mirror)
     with (
         only_new_garbage_collected(),
-        FailoverSource(job, clock) as nodes,
+        FailoverSource(job, clock) as upstreams,
         destination_client(job.mirror, job.destination, job.options, clock) as destination,
     ):
         clients: dict[Side, FailoverSource | ClusterClient]
-        clients = {Side.SOURCE: nodes, Side.DESTINATION: destination}
+        clients = {Side.SOURCE: upstreams, Side.DESTINATION: destination}
         left = set(owners)
 
         def unblock(held: str) -> None:
@@ -141,7 +141,7 @@ def _copy_each(
                 RangeCopy(
                     RangeProgress(job, copy_range, destination),
                     job.options_for(copy_range),
-                    partial(make_source, nodes),
+                    partial(make_source, upstreams),
                     throttles.of(copy_range),
                 )
                 for copy_range, make_source in group
@@ -151,7 +151,7 @@ def _copy_each(
                 options = ranges[0].options if len(ranges) == 1 else job.options
                 progress = ranges[0].progress
                 committer = Transactions(job, progress, options, destination, seen, unblock)
-                Copier(ranges, options, committer, nodes, clock).copy()
+                Copier(ranges, options, committer, upstreams, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:
                 for range_copy in ranges:
@@ -163,7 +163,7 @@ def _copy_each(
                 if client.throttled_seconds > earlier[side]
             }
             for range_copy in ranges:
-                yield _outcome(range_copy, nodes.node, throttled)
+                yield _outcome(range_copy, upstreams.upstream, throttled)
 
 
 def _unreachable_cluster(range_copy: RangeCopy) -> RelayError | None:
@@ -178,11 +178,13 @@ def _unreachable_cluster(range_copy: RangeCopy) -> RelayError | None:
     return error if source.can_reopen and not source.failed_for_range_only else None
 
 
-def _outcome(range_copy: RangeCopy, last_node: str, throttled_seconds: dict[str, float]) -> Outcome:
+def _outcome(
+    range_copy: RangeCopy, last_upstream: str, throttled_seconds: dict[str, float]
+) -> Outcome:
     """Return how the copy of a range ended.
 
     Args:
-        last_node: the source node that the task read last.
+        last_upstream: the upstream that the task read last.
         throttled_seconds: the range's share of what quotas made its group wait, by side.
     """
     progress, error, source = (
@@ -211,7 +213,7 @@ def _outcome(range_copy: RangeCopy, last_node: str, throttled_seconds: dict[str,
         chunks=len(chunks),
         commit_seconds=progress.commit_seconds,
         throttled_seconds=throttled_seconds,
-        node=source.node if source else last_node,
+        upstream=source.upstream if source else last_upstream,
         segments=tuple(progress.segments),
         diverged=source.diverged if source else {},
         error_kind="" if error is None else type(error).__name__,

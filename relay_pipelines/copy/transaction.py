@@ -33,10 +33,10 @@ from relay_pipelines.model import (
     DestinationPosition,
     Intervals,
     LedgerEntry,
-    NodeIdentity,
     OffsetRange,
     Segment,
     TopicPartition,
+    UpstreamIdentity,
 )
 from relay_pipelines.plan import policies
 from relay_pipelines.plan.owners import own_id, owner_of
@@ -118,7 +118,7 @@ class RangeProgress:
         self.checkpoint = found.checkpoint
 
     def next_commit(
-        self, chunk: Chunk, identity: NodeIdentity, landed: Landed, now_ms: int
+        self, chunk: Chunk, identity: UpstreamIdentity, landed: Landed, now_ms: int
     ) -> tuple[Checkpoint, tuple[bytes, bytes, int]]:
         """Return the checkpoint to be committed with a chunk, and the record of the ledger entry.
 
@@ -161,10 +161,10 @@ class RangeProgress:
         self.checkpoint = checkpoint
         self.committed.append(chunk)
         last = self.segments[-1] if self.segments else None
-        if last is not None and last.node == checkpoint.node and last.end == chunk.start:
+        if last is not None and last.upstream == checkpoint.upstream and last.end == chunk.start:
             self.segments[-1] = replace(last, end=chunk.end)
         else:
-            self.segments.append(Segment(checkpoint.node, chunk.start, chunk.end))
+            self.segments.append(Segment(checkpoint.upstream, chunk.start, chunk.end))
 
     def _require_last(self, current: Checkpoint | None) -> None:
         """Fail if a later checkpoint was known: heads only grow, so somebody put this one back."""
@@ -223,7 +223,7 @@ class RangeProgress:
         )
 
     def _next_checkpoint(
-        self, chunk: Chunk, identity: NodeIdentity, landed: Landed, now_ms: int
+        self, chunk: Chunk, identity: UpstreamIdentity, landed: Landed, now_ms: int
     ) -> Checkpoint:
         to = self.range.destination
         before = self.checkpoint or replace(
@@ -269,7 +269,7 @@ class RangeProgress:
             max_timestamp_ms=chunk.max_timestamp_ms,
             digest=f"{chunk.digest:08x}",
             producer_id=landed.producer_id if runs else -1,
-            node=checkpoint.node,
+            upstream=checkpoint.upstream,
             window=self._job.window,
             run_id=checkpoint.run_id,
             committed_at_ms=checkpoint.committed_at_ms,
@@ -388,7 +388,9 @@ class Transactions:
         """Wait until the destination has acknowledged all that was sent."""
         self._producer.drain()
 
-    def next_commit(self, progress: RangeProgress, chunk: Chunk, identity: NodeIdentity) -> Commit:
+    def next_commit(
+        self, progress: RangeProgress, chunk: Chunk, identity: UpstreamIdentity
+    ) -> Commit:
         """Return what `commit` takes, after `drain`; a failure is that of the range alone.
 
         Args:

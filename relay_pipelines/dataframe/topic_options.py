@@ -40,7 +40,7 @@ class Selection:
         topics: the names at the source; empty with a pattern.
         pattern: of such names, for topics of the mirror.
         assigned: the only partitions to read, by topic; None for all.
-        node: of the source; the first one if empty.
+        upstream: of the source; the first one if empty.
     """
 
     sides: Sides
@@ -48,14 +48,16 @@ class Selection:
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
     assigned: Mapping[str, Sequence[int]] | None = None
-    node: str = ""
+    upstream: str = ""
 
     @property
     def cluster(self) -> Cluster:
-        """A node of the source, its first one by default, or the destination."""
+        """An upstream, its first one by default, or the destination."""
         mirror = self.sides.mirror
-        nodes = [node for node in mirror.nodes if self.node in {"", node.name}]
-        return nodes[0] if self.at_source else mirror.destination_cluster
+        upstreams = [
+            upstream for upstream in mirror.upstreams if self.upstream in {"", upstream.name}
+        ]
+        return upstreams[0] if self.at_source else mirror.destination_cluster
 
     def target(self, topic: str) -> Target:
         """The topic's name on this side."""
@@ -137,16 +139,17 @@ def selection_of(options: Mapping[str, str]) -> Selection:
         ConfigError: one is wrong, or none names a topic.
     """
     sides = mirror_of(options)
-    side, node = options.get("side", "source"), options.get("node", "")
+    side, upstream = options.get("side", "source"), options.get("upstream", "")
     if side not in _SIDES:
         raise ConfigError(
             f"option side: {side!r} is neither source nor destination",
             remedy=nearest(side, _SIDES, "values"),
         )
-    nodes = [each.name for each in sides.mirror.nodes]
-    if node and node not in nodes:
+    upstreams = [each.name for each in sides.mirror.upstreams]
+    if upstream and upstream not in upstreams:
         raise ConfigError(
-            f"option node: the source has no node {node!r}", remedy=nearest(node, nodes, "nodes")
+            f"option upstream: the source has no upstream {upstream!r}",
+            remedy=nearest(upstream, upstreams, "upstreams"),
         )
     which = only_one(options, *TOPICS)
     given = options.get(which, "").strip()
@@ -158,11 +161,11 @@ def selection_of(options: Mapping[str, str]) -> Selection:
         )
     selection = (sides, side == "source")
     if which == "subscribePattern":
-        return Selection(*selection, pattern=java_pattern(given), node=node)
+        return Selection(*selection, pattern=java_pattern(given), upstream=upstream)
     if which == "assign":
         assigned = _assigned(given)
-        return Selection(*selection, topics=tuple(assigned), assigned=assigned, node=node)
-    return Selection(*selection, topics=names, node=node)
+        return Selection(*selection, topics=tuple(assigned), assigned=assigned, upstream=upstream)
+    return Selection(*selection, topics=names, upstream=upstream)
 
 
 def topic_names(text: str) -> tuple[str, ...]:

@@ -81,10 +81,12 @@ def window_ranges(selection: Selection, key: str) -> list[Range]:
 
 
 def _at_source(selection: Selection, own: Sequence[LedgerEntry]) -> list[Range]:
-    """Return the ranges of a topic at the node that was read last, unless one is chosen."""
-    topic, last = own[-1].source.topic_partition.topic, own[-1].node
-    if not selection.node and last in {node.name for node in selection.sides.mirror.nodes}:
-        selection = replace(selection, node=last)
+    """Return the ranges of a topic at the upstream that was read last, unless one is chosen."""
+    topic, last = own[-1].source.topic_partition.topic, own[-1].upstream
+    if not selection.upstream and last in {
+        upstream.name for upstream in selection.sides.mirror.upstreams
+    }:
+        selection = replace(selection, upstream=last)
     return _ranges(
         selection,
         {

@@ -2,7 +2,7 @@
 
 scenario       the demo from beginning to end: copy, two kills, proof
 shop           the clusters of a made-up web shop, its events and producers
-proof          compares the clusters record by record; which node delivered what
+proof          compares the clusters record by record; which upstream delivered what
 reporter       the terminal output
 moving         the demo of a move: over, back and over again
 spark_cluster  a master and workers, of which one is killed

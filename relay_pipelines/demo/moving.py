@@ -39,7 +39,7 @@ count what the consumer has read."""
 _RELAY_YAML = """\
 mirrors:
   shop:
-    source: {{nodes: [{{name: old, bootstrap_servers: ["{old}"]}}]}}
+    source: {{upstreams: [{{name: old, bootstrap_servers: ["{old}"]}}]}}
     destination: {{bootstrap_servers: ["{new}"]}}
     topics: {{allow: [orders]}}
     give_up_after: 5m

@@ -1,6 +1,6 @@
 """Reads clusters with a Kafka client that shares no code with the mirror, and compares them.
 
-Which node delivered which records, as the ledger at the destination says.
+Which upstream delivered which records, as the ledger at the destination says.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Consecutive offsets of one topic-partition that one node delivered.
+    """Consecutive offsets of one topic-partition that one upstream delivered.
 
     Args:
         records: at the destination; fewer than offsets where the source was compacted.
@@ -191,20 +191,20 @@ class Share:
     """
 
     source: OffsetRange
-    node: str
+    upstream: str
     records: int
     chunks: int
 
 
 def shares(entries: Iterable[LedgerEntry]) -> list[Share]:
-    """Join consecutive entries of the same node, sorted by topic-partition and offset."""
+    """Join consecutive entries of the same upstream, sorted by topic-partition and offset."""
     made: list[Share] = []
     for entry in sorted(entries, key=lambda entry: entry.source):
-        start = entry.source.topic_partition, entry.source.start, entry.node
+        start = entry.source.topic_partition, entry.source.start, entry.upstream
         last = made[-1] if made else None
-        if last and start == (last.source.topic_partition, last.source.end, last.node):
+        if last and start == (last.source.topic_partition, last.source.end, last.upstream):
             source = replace(last.source, end=entry.source.end)
-            made[-1] = Share(source, last.node, last.records + entry.records, last.chunks + 1)
+            made[-1] = Share(source, last.upstream, last.records + entry.records, last.chunks + 1)
         else:
-            made.append(Share(entry.source, entry.node, entry.records, 1))
+            made.append(Share(entry.source, entry.upstream, entry.records, 1))
     return made

@@ -105,19 +105,19 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
 
 
 def shares_table(shares: Sequence[Share]) -> Table:
-    """One line per share, and the sum of every node."""
-    table = _table(["topic-partition", "node"], ["from offset", "up to", "records", "commits"])
+    """One line per share, and the sum of every upstream."""
+    table = _table(["topic-partition", "upstream"], ["from offset", "up to", "records", "commits"])
     previous = None
     for share in shares:
         name = share.source.topic_partition
         numbers = share.source.start, share.source.end, share.records, share.chunks
-        table.add_row("" if name == previous else str(name), share.node, *map(count, numbers))
+        table.add_row("" if name == previous else str(name), share.upstream, *map(count, numbers))
         previous = name
     table.add_section()
-    for node in sorted({share.node for share in shares}):
-        records = count(sum(share.records for share in shares if share.node == node))
-        chunks = count(sum(share.chunks for share in shares if share.node == node))
-        table.add_row("total", node, "", "", records, chunks, style="bold")
+    for upstream in sorted({share.upstream for share in shares}):
+        records = count(sum(share.records for share in shares if share.upstream == upstream))
+        chunks = count(sum(share.chunks for share in shares if share.upstream == upstream))
+        table.add_row("total", upstream, "", "", records, chunks, style="bold")
     return table
 
 

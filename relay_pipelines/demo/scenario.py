@@ -27,8 +27,8 @@ from relay_pipelines.demo.shop import (
     PARTITIONS,
     Arrivals,
     Environment,
-    NodeWriters,
     Shop,
+    UpstreamWriters,
     start_clusters,
 )
 from relay_pipelines.demo.spark_cluster import SparkCluster
@@ -48,7 +48,7 @@ _LOOK_SECONDS = 0.5
 _APPLICATION = re.compile(r"(?P<id>app-\S+) at (?P<page>http\S+)")
 _OPENING = """\
 Two identical upstream Kafka clusters are mirrored to a third while events keep
-arriving. First the mirror is killed, then the upstream node that it reads. In the
+arriving. First the mirror is killed, then the upstream that it reads. In the
 end all three are read and compared."""
 _OPENING_ON_CLUSTER = """\
 Two identical upstream Kafka clusters are mirrored to a third by a Spark cluster. In
@@ -69,7 +69,7 @@ spark:
 
 
 def main(*, keep: bool = False, events: int = EVENTS, cluster: bool = False) -> int:
-    """Mirror two identical nodes, kill the mirror and a node, and prove that nothing is lost.
+    """Mirror two upstreams, kill the mirror and one of them, and prove that nothing is lost.
 
     Args:
         keep: leave the folder with relay.yaml, logs and data.
@@ -98,8 +98,8 @@ def _run(folder: Path, events: int, reporter: Reporter, clock: Clock) -> int:
         per_second = max(1, events // 200)
         with closing(Arrivals(shop, writers, per_second, clock)) as arrivals:
             scenario.kill_mirror(events, per_second)
-            dead = scenario.kill_node()
-        scenario.restart_node(dead)
+            dead = scenario.kill_upstream()
+        scenario.restart_upstream(dead)
         scenario.copy_rest(arrivals.count)
         equal = scenario.prove()
         reporter.conclude(equal=equal)
@@ -131,14 +131,14 @@ def open_shop(
     reporter: Reporter,
     clock: Clock,
     partitions: Mapping[str, int] = PARTITIONS,
-) -> Iterator[tuple[Environment, Shop, NodeWriters]]:
-    """Start the clusters and write a day of events to both nodes."""
+) -> Iterator[tuple[Environment, Shop, UpstreamWriters]]:
+    """Start the clusters and write a day of events to both upstreams."""
     clusters = f"three clusters of Kafka {KAFKA_VERSION}: upstream-a, upstream-b, destination"
     with ExitStack() as until_the_end:
         doing = "brokers start (the first start downloads Kafka, about 100 MB)"
         with reporter.step(f"Start {clusters}", doing):
             environment = until_the_end.enter_context(start_clusters(folder, partitions))
-        shop, writers = Shop(events, partitions), NodeWriters(environment.nodes)
+        shop, writers = Shop(events, partitions), UpstreamWriters(environment.upstreams)
         with reporter.step(f"Write {count(events)} events of a web shop to both upstream clusters"):
             writers.write(shop.history(events, clock.now_ms() - _NIGHT_MS))
             writers.flush()
@@ -153,7 +153,7 @@ class _Scenario:
     """The steps after the shop has opened."""
 
     environment: Environment
-    writers: NodeWriters
+    writers: UpstreamWriters
     ledger: Ledger
     reporter: Reporter
     clock: Clock
@@ -202,28 +202,28 @@ class _Scenario:
             self.ledger.poll()
             self.reporter.show(executors_table(executors))
 
-    def kill_node(self) -> str:
-        """Run the mirror to its end, kill the node that it reads in the middle, and return it."""
+    def kill_upstream(self) -> str:
+        """Run the mirror to its end, kill the upstream that it reads midway, and return it."""
         with self.reporter.step(
-            "Start it again while events arrive, and kill the upstream node that it reads"
+            "Start it again while events arrive, and kill the upstream that it reads"
         ) as show:
             known, end = self.ledger.poll(), self.writers.written.total()
             with closing(self._start_run("run-failover.log")) as process:
                 self._wait_for_middle(process, end, show)
                 newest, killed_ms = self.ledger.entries[-1], self.clock.now_ms()
-                self.environment.kill(newest.node)
-                self._say_killed(f"{newest.node}, the node it reads", known, end)
-                show(f"{newest.node} is dead, the copy continues")
+                self.environment.kill(newest.upstream)
+                self._say_killed(f"{newest.upstream}, the upstream it reads", known, end)
+                show(f"{newest.upstream} is dead, the copy continues")
                 process.check()
             self.reporter.quote(process.output)
             self.ledger.poll()
             self._report_failover(newest, killed_ms)
-            return newest.node
+            return newest.upstream
 
-    def restart_node(self, node: str) -> None:
-        """Bring the killed node back and let the producers catch up."""
-        with self.reporter.step(f"Start {node} again: it gets the events that it missed"):
-            self.environment.restart(node)
+    def restart_upstream(self, upstream: str) -> None:
+        """Bring the killed upstream back and let the producers catch up."""
+        with self.reporter.step(f"Start {upstream} again: it gets the events that it missed"):
+            self.environment.restart(upstream)
             self.writers.flush()
 
     def copy_rest(self, arrived: int) -> None:
@@ -237,13 +237,13 @@ class _Scenario:
     def prove(self) -> bool:
         """Compare all clusters and the ledger; True if they agree."""
         with self.reporter.step("Read all clusters with another client and compare every record"):
-            clusters = [*self.environment.nodes, self.environment.destination]
+            clusters = [*self.environment.upstreams, self.environment.destination]
             first, second, destination = read_all(clusters, self.environment.topic_partitions)
             comparisons = compare_all(first, destination)
             self.reporter.show(comparison_table(comparisons))
             identical = "yes" if first == second else "NO"
-            self.reporter.say(f"upstream nodes identical, offsets included: {identical}")
-        with self.reporter.step("Ask the ledger which records came from which node"):
+            self.reporter.say(f"upstreams identical, offsets included: {identical}")
+        with self.reporter.step("Ask the ledger which records came from which upstream"):
             self.ledger.poll()
             self.reporter.show(shares_table(shares(self.ledger.entries)))
             ranges = [
@@ -307,16 +307,16 @@ class _Scenario:
         )
 
     def _report_failover(self, last: LedgerEntry, killed_ms: int) -> None:
-        """Print by the ledger's times when another node took over from that of the last entry."""
+        """Print by the ledger's times when another upstream than the last entry's took over."""
         entries = [entry for entry in self.ledger.entries if entry.run_id == last.run_id]
         first_ms = min(entry.committed_at_ms for entry in entries)
-        others = [entry for entry in entries if entry.node != last.node]
+        others = [entry for entry in entries if entry.upstream != last.upstream]
         following = min(others, key=lambda entry: entry.committed_at_ms)
         lived = seconds((killed_ms - first_ms) / 1000)
         gap = seconds((following.committed_at_ms - killed_ms) / 1000)
         self.reporter.say(
-            f"{last.node} was killed {lived} after the first commit of this run;"
-            f" {gap} later came the first one from {following.node}"
+            f"{last.upstream} was killed {lived} after the first commit of this run;"
+            f" {gap} later came the first one from {following.upstream}"
         )
 
 

@@ -111,16 +111,16 @@ class Shop:
         )
 
 
-class NodeWriters:
-    """Write the same events in the same order to every node; for one thread at a time.
+class UpstreamWriters:
+    """Write the same events in the same order to every upstream; for one thread at a time.
 
     Args:
-        nodes: clusters in which the topics exist.
+        upstreams: clusters in which the topics exist.
     """
 
-    def __init__(self, nodes: Sequence[Cluster]) -> None:
+    def __init__(self, upstreams: Sequence[Cluster]) -> None:
         self._producers = {
-            topic: [Producer(_config(node, compression)) for node in nodes]
+            topic: [Producer(_config(upstream, compression)) for upstream in upstreams]
             for topic, compression in _COMPRESSION.items()
         }
         self.written: Counter[str] = Counter()
@@ -133,15 +133,15 @@ class NodeWriters:
                 _produce(producer, event)
 
     def flush(self) -> None:
-        """Wait until every node has every event.
+        """Wait until every upstream has every event.
 
         Raises:
-            RelayError: a node does not have them in time.
+            RelayError: an upstream does not have them in time.
         """
-        producers = [producer for nodes in self._producers.values() for producer in nodes]
+        producers = [producer for upstreams in self._producers.values() for producer in upstreams]
         if sum(producer.flush(_FLUSH_SECONDS) for producer in producers):
             raise RelayError(
-                f"an upstream node did not take all events within {_FLUSH_SECONDS} s",
+                f"an upstream did not take all events within {_FLUSH_SECONDS} s",
                 remedy="run the demo with --keep and see its broker.log",
             )
 
@@ -149,7 +149,7 @@ class NodeWriters:
 class Arrivals:
     """A thread that writes events until `close`."""
 
-    def __init__(self, shop: Shop, writers: NodeWriters, per_second: int, clock: Clock) -> None:
+    def __init__(self, shop: Shop, writers: UpstreamWriters, per_second: int, clock: Clock) -> None:
         self._shop = shop
         self._writers = writers
         self._per_second = per_second
@@ -174,12 +174,12 @@ class Arrivals:
             self.count = due
 
 
-def _config(node: Cluster, compression: str) -> dict[str, object]:
+def _config(upstream: Cluster, compression: str) -> dict[str, object]:
     return {
-        "bootstrap.servers": ",".join(node.bootstrap_servers),
+        "bootstrap.servers": ",".join(upstream.bootstrap_servers),
         # keeps the order of records that are retried
         "enable.idempotence": True,
-        # a node that was killed gets what it missed soon after it is back
+        # an upstream that was killed gets what it missed soon after it is back
         "reconnect.backoff.max.ms": 500,
         "compression.type": compression,
         "linger.ms": 20,
@@ -208,11 +208,11 @@ _RELAY_YAML = """\
 mirrors:
   {mirror}:
     source:
-      nodes:
-        - name: {nodes[0].name}
-          bootstrap_servers: [{nodes[0].bootstrap_servers[0]}]
-        - name: {nodes[1].name}
-          bootstrap_servers: [{nodes[1].bootstrap_servers[0]}]
+      upstreams:
+        - name: {upstreams[0].name}
+          bootstrap_servers: [{upstreams[0].bootstrap_servers[0]}]
+        - name: {upstreams[1].name}
+          bootstrap_servers: [{upstreams[1].bootstrap_servers[0]}]
     destination:
       bootstrap_servers: [{destination.bootstrap_servers[0]}]
     topics:
@@ -225,13 +225,13 @@ class Environment:
     """Running clusters and the folder of everything that the demo writes.
 
     Args:
-        nodes: the two identical upstream clusters.
+        upstreams: the two identical upstream clusters.
         processes: the embedded clusters by name.
         partitions: how many each topic has.
     """
 
     folder: Path
-    nodes: tuple[Cluster, Cluster]
+    upstreams: tuple[Cluster, Cluster]
     destination: Cluster
     processes: Mapping[str, LocalCluster]
     partitions: Mapping[str, int]
@@ -251,18 +251,18 @@ class Environment:
         Args:
             options: the mirror's remaining keys.
         """
-        places = {"nodes": self.nodes, "destination": self.destination}
+        places = {"upstreams": self.upstreams, "destination": self.destination}
         text = _RELAY_YAML.format(mirror=MIRROR, **places) + options
         (self.folder / "relay.yaml").write_text(text)
         return text
 
-    def kill(self, node: str) -> None:
-        """Kill a node's broker with SIGKILL; its data stays."""
-        _kill(self.processes[node])
+    def kill(self, upstream: str) -> None:
+        """Kill an upstream's broker with SIGKILL; its data stays."""
+        _kill(self.processes[upstream])
 
-    def restart(self, node: str) -> None:
-        """Start a killed node with the data it had, and wait until it serves."""
-        for broker in self.processes[node].brokers:
+    def restart(self, upstream: str) -> None:
+        """Start a killed upstream with the data it had, and wait until it serves."""
+        for broker in self.processes[upstream].brokers:
             broker.start()
 
 
@@ -331,14 +331,14 @@ def start(folder: Path, names: Sequence[str]) -> Iterator[list[LocalCluster]]:
         yield made
 
 
-def create_topics(node: Cluster, partitions: Mapping[str, int]) -> None:
+def create_topics(upstream: Cluster, partitions: Mapping[str, int]) -> None:
     """Create the shop's topics; the mirror creates those at the destination."""
     compacted = {"cleanup.policy": "compact"}
     topics = [
         NewTopic(topic, count, config=compacted if topic == STATUS else {})
         for topic, count in partitions.items()
     ]
-    admin = AdminClient({"bootstrap.servers": ",".join(node.bootstrap_servers), "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": ",".join(upstream.bootstrap_servers), "log_level": 0})
     for created in admin.create_topics(topics).values():
         created.result(_TIMEOUT_SECONDS)
 

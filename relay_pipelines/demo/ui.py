@@ -32,14 +32,14 @@ _DIED = re.compile(r"(dagster-\w+) process shut down unexpectedly with return co
 """What `dagster dev` logs before it ends, because it does not start its processes again."""
 GRAPH = "asset-groups/?expanded=" + ",".join(
     f"global@global:{group}"
-    for group in (naming.nodes_group(MIRROR), naming.source_group(MIRROR), naming.group(MIRROR))
+    for group in (naming.upstreams_group(MIRROR), naming.source_group(MIRROR), naming.group(MIRROR))
 )
 """The page of the asset graph, with its groups open."""
 _READY = f"""
 Open {{url}}/{GRAPH}
 {_PER_SECOND} events a second keep arriving; a session copies them every 5 s. Look at:
   {{url}}/assets/{MIRROR}/orders.events?view=partitions   a topic, window by window
-  {{url}}/runs                                         what runs, on which node
+  {{url}}/runs                                         what runs, on which upstream
   {{url}}/automation                                   the planner and the health sensor
 Ctrl-C ends everything."""
 

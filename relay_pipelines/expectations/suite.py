@@ -134,7 +134,7 @@ def frame(
     side: Side,
     columns: Collection[str],
     schema: Mapping[str, str],
-    node: str,
+    upstream: str,
 ) -> Any:
     """Return the DataFrame; nothing is read yet.
 
@@ -143,7 +143,7 @@ def frame(
     Args:
         columns: those that the suite needs; unknown ones are left out, and fail their expectation.
         schema: fields of the JSON value by column, with their types in SQL.
-        node: of the source, which holds these offsets; empty for the first one.
+        upstream: of the source, which holds these offsets; empty for the first one.
     """
     from relay_pipelines import dataframe
 
@@ -162,7 +162,7 @@ def frame(
             mirror=mirror,
             topic=window.topic,
             side=side.value,
-            node=node,
+            upstream=upstream,
             chunks=json.dumps(window.offsets(side)),
         )
         .load()

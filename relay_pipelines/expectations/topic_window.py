@@ -30,9 +30,9 @@ class TopicWindow:
     copied_at_ms: int
 
     @property
-    def node(self) -> str:
-        """The source node that was read last: offsets of the source are its own."""
-        return self.entries[-1].node if self.entries else ""
+    def upstream(self) -> str:
+        """The upstream that was read last: offsets of the source are its own."""
+        return self.entries[-1].upstream if self.entries else ""
 
     @property
     def records(self) -> int:

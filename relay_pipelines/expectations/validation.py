@@ -307,7 +307,7 @@ class SideRun:
 
     def _is_compacted(self) -> bool:
         if self.side is Side.SOURCE:
-            topic, asked = self.window.topic, self.sides.source(self.node, "expectations")
+            topic, asked = self.window.topic, self.sides.source(self.upstream, "expectations")
         else:
             topic, asked = self._target.topic, self.sides.destination("expectations")
         with asked as client:
@@ -318,10 +318,13 @@ class SideRun:
         return renamed_target(self.window.topic, self.sides.mirror.topics.rename)
 
     @property
-    def node(self) -> Cluster:
-        """The node that was read last, whose offsets the window has; else the first one."""
-        nodes = self.sides.mirror.nodes
-        return next((node for node in nodes if node.name == self.window.node), nodes[0])
+    def upstream(self) -> Cluster:
+        """The upstream that was read last, whose offsets the window has; else the first one."""
+        upstreams = self.sides.mirror.upstreams
+        return next(
+            (upstream for upstream in upstreams if upstream.name == self.window.upstream),
+            upstreams[0],
+        )
 
     def data(self, wanted: Sequence[Expectation], built: Suite) -> Any:
         """Return the DataFrame of the side, with the columns that these expectations need.
@@ -349,7 +352,7 @@ class SideRun:
         session = self.session()
         data = frame(
             *(session, self.config, self.sides.name, self.window, self.side, columns, fields),
-            self.node.name if self.side is Side.SOURCE else "",
+            self.upstream.name if self.side is Side.SOURCE else "",
         )
         return data.coalesce(slots_beside_copy(session)) if self.beside_copy else data
 

@@ -119,7 +119,7 @@ def _copy(
         why topics and topic-partitions are in no window.
 
     Raises:
-        RelayError: no source node or no destination broker answers, or relay.yaml has another lane.
+        RelayError: no upstream or no destination broker answers, or relay.yaml has another lane.
     """
     _use_change(copying, watch)  # before the look, which decides starts and accepts losses
     lane, kafka, log = copying.lane, copying.kafka, copying.context.log

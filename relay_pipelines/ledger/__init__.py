@@ -1,10 +1,10 @@
 """What a mirror keeps at the destination beside the records, and how it is verified.
 
 An entry says what one committed chunk is: source offsets, destination offsets, records, digest,
-node, and the hash of the entry before it. The transaction that copies a chunk writes its entry and
-its checkpoint, too (`copy/transaction.py`); what else moves a checkpoint writes an entry that says
-why (`prepare/checkpoint_moves.py`). No other module writes here. Audits, replays, statements and
-windows read only what `verified` and `committed` have verified.
+upstream, and the hash of the entry before it. The transaction that copies a chunk writes its entry
+and its checkpoint, too (`copy/transaction.py`); what else moves a checkpoint writes an entry that
+says why (`prepare/checkpoint_moves.py`). No other module writes here. Audits, replays, statements
+and windows read only what `verified` and `committed` have verified.
 
     followed         what this process has read of compacted topics
     checkpoint       the records of the topic of checkpoints: their keys, and what they say

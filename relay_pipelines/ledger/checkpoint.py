@@ -1,7 +1,7 @@
 """Checkpoints: where a mirror resumes, in a compacted topic at the destination.
 
 They are committed with the data. The topic also holds where topics without a checkpoint start, and
-which nodes of the source are quarantined. A record's key says what it is about (`Key`), and its
+which upstreams are quarantined. A record's key says what it is about (`Key`), and its
 value what is so. The topic's partition for a key depends on `PARTITIONS` alone, so that adding
 partitions to the topic moves no key.
 """
@@ -58,7 +58,7 @@ class Key(NamedTuple):
     Args:
         mirror: or a replay, or a way back.
         topic: of the source; of a `CREATED` record, of the destination; of a `QUARANTINE`, the
-            node; of a key that no mirror writes, all of it; empty if it is about the mirror.
+            upstream; of a key that no mirror writes, all of it; empty if it is about the mirror.
         partition: -1 if it is about the topic.
     """
 
@@ -105,8 +105,8 @@ def parse(key: bytes) -> Key:
     match text.split("/"):
         case [StateKind.MOVE, mirror]:
             found = Key(mirror, StateKind.MOVE)
-        case [mirror, "", node]:
-            found = Key(mirror, StateKind.QUARANTINE, node)
+        case [mirror, "", upstream]:
+            found = Key(mirror, StateKind.QUARANTINE, upstream)
         case [mirror, StateKind.START | StateKind.ENDED as kind]:
             found = Key(mirror, StateKind(kind))
         case [mirror, topic, StateKind.START | StateKind.CREATED as kind]:
@@ -153,16 +153,16 @@ class StartRecord:
         topic: empty for the record that says that the mirror has begun.
         starts: source offsets by partition; partitions that are added later start at their low
             watermark.
-        node: the source node that was asked.
-        topic_ids: of the source topic, by node: of that one and of the others that answered; an
-            empty one if a node does not report ids.
+        upstream: the upstream that was asked.
+        topic_ids: of the source topic, by upstream: of that one and of the others that answered; an
+            empty one if an upstream does not report ids.
         replay: where it ends, if it is a replay.
     """
 
     mirror: str
     topic: str
     starts: Mapping[int, int]
-    node: str
+    upstream: str
     topic_ids: Mapping[str, str]
     decided_at_ms: int
     replay: ReplayRecord | None = None
@@ -230,7 +230,7 @@ class RunEndsRecord:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineRecord:
-    """Why a mirror must not read a node; empty if it may again."""
+    """Why a mirror must not read an upstream; empty if it may again."""
 
     why: str
 

@@ -45,7 +45,7 @@ _COLUMNS: dict[str, tuple[str, _Reader]] = {
     "skipped": ("map<string, bigint>", attrgetter("entry.skipped")),
     "digest": ("string", attrgetter("entry.digest")),
     "producer_id": ("bigint", attrgetter("entry.producer_id")),
-    "node": ("string", attrgetter("entry.node")),
+    "upstream": ("string", attrgetter("entry.upstream")),
     "window": ("string", attrgetter("entry.window")),
     "run_id": ("string", attrgetter("entry.run_id")),
     "committed_at": ("timestamp", _time("entry.committed_at_ms")),

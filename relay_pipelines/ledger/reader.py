@@ -384,7 +384,7 @@ def kept_since_ms(kept: Mapping[TopicPartition, int], mirror: str, source: Topic
 def read_checkpoints(
     sides: Sides, *, settled: bool = False, patient: bool = True, only_readable: bool = False
 ) -> CheckpointSnapshot:
-    """Read only a mirror's checkpoints, start records and quarantined nodes.
+    """Read only a mirror's checkpoints, start records and quarantined upstreams.
 
     Args:
         settled: first wait for all transactions open now to end; those of other mirrors hide

@@ -46,7 +46,7 @@ class CheckpointSnapshot:
         starts: by source topic.
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         ends: how far each partition of the topic was read; empty if it does not exist yet.
-        quarantined: nodes that the mirror must not read, and why.
+        quarantined: upstreams that the mirror must not read, and why.
         created: destination topic -> its id, of topics that the mirror has created.
         began: whether it is written down where the mirror starts.
         doubted: topic-partitions of which a run found another log than was copied, and nobody has

@@ -147,9 +147,9 @@ def _line(fields: Mapping[str, Any]) -> bytes:
 def _source_cluster_ids(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
     by_age = sorted(checkpoints, key=lambda known: known.committed_at_ms)
     return {
-        node: cluster_id
+        upstream: cluster_id
         for source_checkpoint in by_age
-        for node, cluster_id in source_checkpoint.cluster_ids.items()
+        for upstream, cluster_id in source_checkpoint.cluster_ids.items()
     }
 
 

@@ -59,7 +59,7 @@ class VerifiedLedger:
         hidden: topics into which other mirrors may copy whose checkpoints cannot be read.
         kept: by topic-partition of the ledger, as of `ledger_kept_since_ms`.
         created: destination topic -> its id, of topics that the mirror has created.
-        quarantined: source nodes that the mirror must not read, and why.
+        quarantined: upstreams that the mirror must not read, and why.
     """
 
     mirror: str
@@ -122,7 +122,7 @@ def verified_ledger(
     )
     records = list(reader.up_to_heads())
     snapshot, of_family = reader.state.of(name), family_of(name)
-    # a node that the mirror of a replay must not read, the replay must not read either
+    # an upstream that the mirror of a replay must not read, the replay must not read either
     of_mirror = {} if of_family == name else reader.state.of(of_family).quarantined
     counted = vouched_records(records, reader.state)
     unvouched = not_counted(records, counted)

@@ -91,7 +91,7 @@ METRICS = (
         "source_highwatermark",
         "gauge",
         ("node_id",),
-        "Sum of the high watermarks of all mirrored topic-partitions on the node that is read;"
+        "Sum of the high watermarks of all mirrored topic-partitions on the upstream that is read;"
         " a run looks when it starts.",
         By.BOTH,
     ),
@@ -142,25 +142,25 @@ METRICS = (
         "source_candidate_switches_total",
         "counter",
         ("node_id",),
-        "How often reading switched to this node, between runs or within a range.",
+        "How often reading switched to this upstream, between runs or within a range.",
     ),
     Metric(
         "source_unhealthy_total",
         "counter",
         ("node_id",),
-        "How often the node was unreadable at the start of a run.",
+        "How often the upstream was unreadable at the start of a run.",
     ),
     Metric(
         "source_lag_threshold_exceeded_total",
         "counter",
         ("node_id",),
-        "How often the node exceeded lag_threshold at the start of a run.",
+        "How often the upstream exceeded lag_threshold at the start of a run.",
     ),
     Metric(
         "source_quarantined",
         "gauge",
         ("node_id",),
-        "1 while the node is in quarantine, because its records differ from those copied.",
+        "1 while the upstream is in quarantine, because its records differ from those copied.",
         By.BOTH,
     ),
     Metric(
@@ -214,8 +214,8 @@ METRICS = (
         "gauge",
         ("mirror",),
         "1 if both clusters answered the last look, else 0: the mirror then has no other gauge"
-        " but state and last_look_timestamp_seconds. If all nodes are in quarantine, it also has"
-        " those of its nodes.",
+        " but state and last_look_timestamp_seconds. If all upstreams are in quarantine, it also"
+        " has those of its upstreams.",
         By.EXPORTER,
     ),
     Metric(
@@ -279,25 +279,25 @@ METRICS = (
         By.EXPORTER,
     ),
     Metric(
-        "node_read",
+        "upstream_read",
         "gauge",
-        ("mirror", "node"),
-        "1 for the source node that a run would read now, 0 for the others.",
+        ("mirror", "upstream"),
+        "1 for the upstream that a run would read now, 0 for the others.",
         By.EXPORTER,
     ),
     Metric(
-        "node_state",
+        "upstream_state",
         "gauge",
-        ("mirror", "node", "state"),
-        "1 for the node's state, 0 for the other ones: healthy, behind (more than lag_threshold),"
-        " unavailable (no answer, or records are missing), quarantined.",
+        ("mirror", "upstream", "state"),
+        "1 for the upstream's state, 0 for the other ones: healthy, behind (more than"
+        " lag_threshold), unavailable (no answer, or records are missing), quarantined.",
         By.EXPORTER,
     ),
     Metric(
-        "node_behind_records",
+        "upstream_behind_records",
         "gauge",
-        ("mirror", "node"),
-        "Records that other nodes have and this one does not; absent while it is unavailable.",
+        ("mirror", "upstream"),
+        "Records that other upstreams have and this one does not; absent while it is unavailable.",
         By.EXPORTER,
     ),
     Metric(

@@ -24,8 +24,8 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.held import OTHERS, State
 from relay_pipelines.page.look import Look, Looker
 from relay_pipelines.page.page import Page, page_of, page_unreachable
-from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, open_since
+from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
@@ -138,16 +138,20 @@ class Exporter(Collector):
             yield from watch.samples()
             if (last := watch.last) is not None:  # its thread may replace it at any time
                 snapshot = last.snapshot
-                ends[snapshot.node.name] += sum(
+                ends[snapshot.upstream.name] += sum(
                     max(position.end_offset, position.high_watermark)
                     for position in snapshot.positions
                 )
                 for verdict in snapshot.verdicts:
                     is_before = quarantined.get(verdict.name, False)
                     quarantined[verdict.name] = verdict.quarantined or is_before
-        # mirrors may share nodes, and these two have no label for the mirror
-        yield from (Sample("source_highwatermark", (node,), end) for node, end in ends.items())
-        yield from (Sample("source_quarantined", (node,), is_) for node, is_ in quarantined.items())
+        # mirrors may share upstreams, and these two have no label for the mirror
+        yield from (
+            Sample("source_highwatermark", (upstream,), end) for upstream, end in ends.items()
+        )
+        yield from (
+            Sample("source_quarantined", (upstream,), is_) for upstream, is_ in quarantined.items()
+        )
 
     def _look(self, watch: _Watch) -> None:
         left = 0.0
@@ -213,8 +217,8 @@ class _Watch:
             if last is None:
                 yield from states(self.sides.name, self._state)
         if self._state is State.DIVERGED:
-            yield from samples_without_node(
-                self.sides.name, [node.name for node in self.sides.mirror.nodes]
+            yield from samples_without_upstream(
+                self.sides.name, [upstream.name for upstream in self.sides.mirror.upstreams]
             )
         yield from self._others
         if last is not None:
@@ -261,7 +265,7 @@ def samples(look: Look, *, by_partition: bool) -> Iterator[Sample]:
     for topic in snapshot.targets:
         target_ms = look.snapshot.sides.mirror.window_of(topic).lag_target
         yield Sample("lag_target_seconds", (snapshot.name, topic), target_ms / 1000)
-    yield from _nodes(snapshot)
+    yield from _upstreams(snapshot)
     yield from _checks(look)
     last_ms = _last_commit_ms(look, list(snapshot.checkpoints))
     if last_ms is not None:
@@ -325,28 +329,28 @@ def states(mirror: str, found: State) -> Iterator[Sample]:
         yield Sample("state", (mirror, state), state is found)
 
 
-def samples_without_node(mirror: str, nodes: Sequence[str]) -> Iterator[Sample]:
-    """Yield what is known of the nodes of a mirror that are all in quarantine."""
-    for node in nodes:
-        yield from _node(mirror, node, _QUARANTINED, is_read=False)
+def samples_without_upstream(mirror: str, upstreams: Sequence[str]) -> Iterator[Sample]:
+    """Yield what is known of the upstreams of a mirror that are all in quarantine."""
+    for upstream in upstreams:
+        yield from _upstream(mirror, upstream, _QUARANTINED, is_read=False)
 
 
-def _nodes(snapshot: ClusterSnapshot) -> Iterator[Sample]:
+def _upstreams(snapshot: ClusterSnapshot) -> Iterator[Sample]:
     for verdict in snapshot.verdicts:
-        is_read = verdict.name == snapshot.node.name
-        yield from _node(snapshot.name, verdict.name, _state(verdict), is_read=is_read)
+        is_read = verdict.name == snapshot.upstream.name
+        yield from _upstream(snapshot.name, verdict.name, _state(verdict), is_read=is_read)
         if verdict.eligible:
             labels = (snapshot.name, verdict.name)
-            yield Sample("node_behind_records", labels, verdict.behind)
+            yield Sample("upstream_behind_records", labels, verdict.behind)
 
 
-def _node(mirror: str, node: str, found: str, *, is_read: bool) -> Iterator[Sample]:
-    yield Sample("node_read", (mirror, node), is_read)
+def _upstream(mirror: str, upstream: str, found: str, *, is_read: bool) -> Iterator[Sample]:
+    yield Sample("upstream_read", (mirror, upstream), is_read)
     for state in _STATES:
-        yield Sample("node_state", (mirror, node, state), state == found)
+        yield Sample("upstream_state", (mirror, upstream, state), state == found)
 
 
-def _state(verdict: NodeVerdict) -> str:
+def _state(verdict: UpstreamVerdict) -> str:
     if verdict.quarantined:
         return _QUARANTINED
     if not verdict.eligible:

@@ -21,8 +21,8 @@ from relay_pipelines import settings
 from relay_pipelines.errors import ConfigError, FencedError, RelayError, Side, error_class
 from relay_pipelines.metrics.catalog import METRICS, By, collector, metric
 from relay_pipelines.model import LedgerEntry, Outcome, Skipped, Status, TopicPartition
-from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, open_since
+from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
@@ -46,23 +46,23 @@ class MetricsObserver:
         self._ends: dict[str, Counter[str]] = {}
         self._known: dict[str, set[TopicPartition]] = {}
         self._last_commits_ms: dict[str, int] = {}
-        self._node = ""
+        self._upstream = ""
 
     def begin(self, plan: RunPlan) -> None:
         """Set end offsets, lags and the last commit from the plan."""
         snapshot = plan.snapshot
         self._forget(snapshot)
-        self._node = snapshot.node.name
+        self._upstream = snapshot.upstream.name
         self._ends[snapshot.name] = Counter(
             {
-                self._node: sum(
+                self._upstream: sum(
                     max(position.end_offset, position.high_watermark)
                     for position in snapshot.positions
                 )
             }
         )
-        for node, total in sum(self._ends.values(), Counter[str]()).items():
-            self._metrics["source_highwatermark"].labels(node).set(total)
+        for upstream, total in sum(self._ends.values(), Counter[str]()).items():
+            self._metrics["source_highwatermark"].labels(upstream).set(total)
         lags = {
             offsets.topic_partition: len(offsets)
             for window in plan.windows
@@ -75,8 +75,8 @@ class MetricsObserver:
             self._open_transaction(snapshot.name, position)
         for checkpoint in snapshot.checkpoints.values():
             self._last_commit(snapshot.name, checkpoint.committed_at_ms)
-        if snapshot.previous_node:
-            self._metrics["source_candidate_switches_total"].labels(self._node).inc()
+        if snapshot.previous_upstream:
+            self._metrics["source_candidate_switches_total"].labels(self._upstream).inc()
         for verdict in snapshot.verdicts:
             self._verdict(verdict)
         # from 0 on: an increase from no value to 1 would not be seen
@@ -93,13 +93,13 @@ class MetricsObserver:
     def end(self, result: RunResult) -> None:
         """Count failures, and observe durations that are known at the end of a run."""
         for error in result.errors:
-            self.failed(result.mirror, type(error).__name__, self._node)
+            self.failed(result.mirror, type(error).__name__, self._upstream)
         for outcome in result.outcomes:
             self._outcome(result.mirror, outcome)
         for side, waited in result.throttled_seconds.items():
             self._metrics["throttled_seconds_total"].labels(result.mirror, side).inc(waited)
-        for node in result.diverged:
-            self._metrics["source_quarantined"].labels(node).set(1)
+        for upstream in result.diverged:
+            self._metrics["source_quarantined"].labels(upstream).set(1)
         if result.copying_seconds:
             self._metrics["window_duration_seconds"].labels(result.mirror).observe(
                 result.copying_seconds
@@ -109,17 +109,17 @@ class MetricsObserver:
                 self._clock.now_ms() / 1000
             )
 
-    def failed(self, mirror: str, error: str, node: str = "") -> None:
+    def failed(self, mirror: str, error: str, upstream: str = "") -> None:
         """Count a failure.
 
         Args:
             error: the class name of the error.
-            node: the source node that was read; empty if there was none yet.
+            upstream: the upstream that was read; empty if there was none yet.
         """
         self._metrics["failures_total"].labels(mirror, error).inc()
         side = error_class(error).side
         if side is Side.SOURCE:
-            self._metrics["source_errors_total"].labels(node, error).inc()
+            self._metrics["source_errors_total"].labels(upstream, error).inc()
         elif side is Side.DESTINATION:
             self._metrics["target_errors_total"].labels(error).inc()
 
@@ -130,15 +130,15 @@ class MetricsObserver:
             for name in _OF_POSITIONS:
                 self._metrics[name].remove(snapshot.name, tp.topic, tp.partition)
         self._known[snapshot.name] = partitions
-        for node in self._ends.pop(snapshot.name, {}):
-            self._metrics["source_highwatermark"].remove(node)
+        for upstream in self._ends.pop(snapshot.name, {}):
+            self._metrics["source_highwatermark"].remove(upstream)
 
     def _count(self, entry: LedgerEntry) -> None:
         self._committed.count(entry)
         self._lag(entry.mirror, entry.source.topic_partition).dec(len(entry.source))
         self._last_commit(entry.mirror, entry.committed_at_ms)
 
-    def _verdict(self, verdict: NodeVerdict) -> None:
+    def _verdict(self, verdict: UpstreamVerdict) -> None:
         self._metrics["source_quarantined"].labels(verdict.name).set(verdict.quarantined)
         if verdict.eligible and not verdict.healthy:
             self._metrics["source_lag_threshold_exceeded_total"].labels(verdict.name).inc()
@@ -147,10 +147,10 @@ class MetricsObserver:
 
     def _outcome(self, mirror: str, outcome: Outcome) -> None:
         if outcome.status is not Status.DONE:
-            self.failed(mirror, outcome.error_kind, outcome.node)
+            self.failed(mirror, outcome.error_kind, outcome.upstream)
         for before, segment in pairwise(outcome.segments):
-            if segment.node != before.node:
-                self._metrics["source_candidate_switches_total"].labels(segment.node).inc()
+            if segment.upstream != before.upstream:
+                self._metrics["source_candidate_switches_total"].labels(segment.upstream).inc()
         # only the sum is known, and a summary exposes only sum and count
         for _ in range(outcome.chunks):
             self._metrics["commit_duration_seconds"].labels(mirror).observe(

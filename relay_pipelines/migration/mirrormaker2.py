@@ -121,13 +121,13 @@ def _flows(keys: Keys, clusters: list[str]) -> list[tuple[str, str]]:
 
 
 def _mirror(flow: Flow, document: Document, folder: Path, *, back: bool) -> dict[str, Any]:
-    node = {"name": flow.source, **_cluster(flow.keys, flow.source, document, folder)}
+    upstream = {"name": flow.source, **_cluster(flow.keys, flow.source, document, folder)}
     destination = _cluster(flow.keys, flow.target, document, folder)
     factor = flow.number("replication.factor")
     if factor > 0:
         destination["replication_factor"] = factor
     mirror = {
-        "source": {"nodes": [node]},
+        "source": {"upstreams": [upstream]},
         "destination": destination,
         "topics": _topics(flow, back=back),
     }

@@ -134,13 +134,13 @@ def rehearsal_document(rehearsal: Rehearsal) -> dict[str, Any]:
         "groups": group_document(rehearsal.groups.positions),
         "writers": [
             {
-                "node": node,
+                "upstream": upstream,
                 "producer_id": producer_id,
                 "transactional_id": active.names.get(producer_id),
                 "topic_partitions": [str(each.topic_partition) for each in some],
                 "last": format_time(max(each.last_ms for each in some)),
             }
-            for node, active in rehearsal.writers.items()
+            for upstream, active in rehearsal.writers.items()
             for producer_id, some in active.producers.items()
         ],
     }
@@ -149,9 +149,10 @@ def rehearsal_document(rehearsal: Rehearsal) -> dict[str, Any]:
 def _writer_lines(rehearsal: Rehearsal) -> list[str]:
     return [
         f"{active.named(producer_id)} wrote to"
-        f" {', '.join(sorted(str(each.topic_partition) for each in some)[:3])} of node {node}, the"
-        f" last at {format_time(max(each.last_ms for each in some))}"
-        for node, active in rehearsal.writers.items()
+        f" {', '.join(sorted(str(each.topic_partition) for each in some)[:3])}"
+        f" of upstream {upstream},"
+        f" the last at {format_time(max(each.last_ms for each in some))}"
+        for upstream, active in rehearsal.writers.items()
         for producer_id, some in active.producers.items()
     ]
 

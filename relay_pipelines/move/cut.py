@@ -23,8 +23,8 @@ from relay_pipelines.move.inventory import (
     Groups,
     existing_partitions,
     group_client,
+    open_upstreams,
     read_groups,
-    source_nodes,
 )
 from relay_pipelines.move.record import UNKNOWN, CutPartition, MoveRecord, allows
 from relay_pipelines.move.rehearsal import (
@@ -106,8 +106,8 @@ class Steps:
             SourceError: a producer has written.
             RelayError: the source does not answer.
         """
-        with source_nodes(self.sides) as nodes:
-            if error := fence.written_since(nodes, self.record):
+        with open_upstreams(self.sides) as upstreams:
+            if error := fence.written_since(upstreams, self.record):
                 raise error
 
     def require_fenced(self) -> None:

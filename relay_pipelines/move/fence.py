@@ -1,4 +1,4 @@
-"""Stops the producers of the source, at all of its nodes, and verifies that no producer writes."""
+"""Stops the producers of the source, at all upstreams, and verifies that none writes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import MappingProxyType
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.move.inventory import (
-    Nodes,
     SourceEnds,
+    Upstreams,
     Writers,
     existing_partitions,
     source_ends,
     writers,
 )
-from relay_pipelines.move.record import AclsByNode, MoveRecord, acl_count, allows
+from relay_pipelines.move.record import AclsByUpstream, MoveRecord, acl_count, allows
 from relay_pipelines.move.states import Action
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.protocol.active_producers import ActiveProducer
@@ -33,13 +33,13 @@ _TAKE_BACK = (
 )
 
 
-def denials(nodes: Nodes, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
-    """Return the ACLs that a fence would create, by node, as `acls_to_deny`.
+def denials(upstreams: Upstreams, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
+    """Return the ACLs that a fence would create, by upstream, as `acls_to_deny`.
 
     Raises:
         RelayError: as of `acls_to_deny`.
     """
-    return {name: tuple(acls_to_deny(source, topics)) for name, source in nodes.items()}
+    return {name: tuple(acls_to_deny(source, topics)) for name, source in upstreams.items()}
 
 
 def acls_to_deny(source: ClusterClient, topics: Collection[str]) -> list[Acl]:
@@ -71,133 +71,135 @@ def _denial(topic: str) -> Acl:
     return Acl(topic, Permission.DENY, _EVERYBODY, _EVERYWHERE, Operation.WRITE)
 
 
-def present(nodes: Nodes, acls: AclsByNode) -> dict[str, list[Acl]]:
-    """Return those of some ACLs that are at the nodes.
+def present(upstreams: Upstreams, acls: AclsByUpstream) -> dict[str, list[Acl]]:
+    """Return those of some ACLs that are at the upstreams.
 
     Raises:
-        ConfigError: the source has no such node any more.
+        ConfigError: the source has no such upstream any more.
         RelayError: one does not answer, or refuses.
     """
     found: dict[str, list[Acl]] = {}
-    for name, of_node in acls.items():
+    for name, of_upstream in acls.items():
         known: set[Acl] = set()
-        if of_node:
-            node = _node(nodes, name)
-            known = set(node.retry(partial(topic_acls, node)) or ())
-        found[name] = [acl for acl in of_node if acl in known]
+        if of_upstream:
+            upstream = _upstream(upstreams, name)
+            known = set(upstream.retry(partial(topic_acls, upstream)) or ())
+        found[name] = [acl for acl in of_upstream if acl in known]
     return found
 
 
-def _node(nodes: Nodes, name: str) -> ClusterClient:
-    if name not in nodes:
+def _upstream(upstreams: Upstreams, name: str) -> ClusterClient:
+    if name not in upstreams:
         raise ConfigError(
-            f"the fence has ACLs at node {name}, which the source has no longer",
-            remedy="put the node back into relay.yaml until the move has ended",
+            f"the fence has ACLs at upstream {name}, which the source has no longer",
+            remedy="put the upstream back into relay.yaml until the move has ended",
         )
-    return nodes[name]
+    return upstreams[name]
 
 
-def create(nodes: Nodes, acls: AclsByNode) -> None:
+def create(upstreams: Upstreams, acls: AclsByUpstream) -> None:
     """Create the ACLs of a fence; those that are there stay.
 
     Raises:
-        RelayError: a node does not answer, or refuses.
+        RelayError: an upstream does not answer, or refuses.
     """
-    for name, of_node in acls.items():
-        if of_node:
-            node = _node(nodes, name)
-            node.retry(partial(create_acls, node, of_node))
+    for name, of_upstream in acls.items():
+        if of_upstream:
+            upstream = _upstream(upstreams, name)
+            upstream.retry(partial(create_acls, upstream, of_upstream))
 
 
-def delete(nodes: Nodes, acls: AclsByNode) -> int:
+def delete(upstreams: Upstreams, acls: AclsByUpstream) -> int:
     """Delete the ACLs of a fence, and no others; return how many there were.
 
     Raises:
-        RelayError: a node does not answer, or refuses.
+        RelayError: an upstream does not answer, or refuses.
     """
-    there = present(nodes, acls)
-    for name, of_node in there.items():
-        if of_node:
-            nodes[name].retry(partial(delete_acls, nodes[name], of_node))
+    there = present(upstreams, acls)
+    for name, of_upstream in there.items():
+        if of_upstream:
+            upstreams[name].retry(partial(delete_acls, upstreams[name], of_upstream))
     return acl_count(there)
 
 
 def verify(
-    nodes: Nodes, partitions: Collection[TopicPartition], still_ms: int
+    upstreams: Upstreams, partitions: Collection[TopicPartition], still_ms: int
 ) -> Mapping[TopicPartition, int]:
-    """Wait until no node has moved for some time.
+    """Wait until no upstream has moved for some time.
 
     Returns:
         where all of them end.
 
     Raises:
-        SourceError: a producer writes, or the nodes do not end at the same offsets.
-        RelayError: a node does not answer.
+        SourceError: a producer writes, or the upstreams do not end at the same offsets.
+        RelayError: an upstream does not answer.
     """
-    clock = next(iter(nodes.values())).clock
+    clock = next(iter(upstreams.values())).clock
     for _ in range(_WINDOWS):
         since_ms = clock.now_ms()
-        before = _ends_of(nodes, partitions)
-        producers = {n: writers(node, partitions).recent for n, node in nodes.items()}
+        before = _ends_of(upstreams, partitions)
+        producers = {n: writers(upstream, partitions).recent for n, upstream in upstreams.items()}
         clock.sleep(still_ms / 1000)
-        after = _ends_of(nodes, partitions)
-        if all(after[name].high == before[name].high and not after[name].open for name in nodes):
+        after = _ends_of(upstreams, partitions)
+        if all(
+            after[name].high == before[name].high and not after[name].open for name in upstreams
+        ):
             return _same_ends(after)
     passing = (
-        _passes(node, before[name].high, after[name], since_ms, producers[name])
-        for name, node in nodes.items()
+        _passes(upstream, before[name].high, after[name], since_ms, producers[name])
+        for name, upstream in upstreams.items()
     )
     raise next(filter(None, passing))
 
 
-def _ends_of(nodes: Nodes, partitions: Collection[TopicPartition]) -> dict[str, SourceEnds]:
-    return {name: source_ends(node, partitions) for name, node in nodes.items()}
+def _ends_of(upstreams: Upstreams, partitions: Collection[TopicPartition]) -> dict[str, SourceEnds]:
+    return {name: source_ends(upstream, partitions) for name, upstream in upstreams.items()}
 
 
 def _same_ends(ends: Mapping[str, SourceEnds]) -> Mapping[TopicPartition, int]:
     (first, of_first), *others = ends.items()
-    for name, of_node in others:
+    for name, of_upstream in others:
         for tp, end in of_first.stable.items():
-            if of_node.stable[tp] != end:
+            if of_upstream.stable[tp] != end:
                 raise SourceError(
-                    f"node {first} ends at {count(end)}, node {name} at"
-                    f" {count(of_node.stable[tp])}, and no producer writes",
-                    remedy="let what feeds the nodes finish, or take the shorter one out of"
+                    f"upstream {first} ends at {count(end)}, upstream {name} at"
+                    f" {count(of_upstream.stable[tp])}, and no producer writes",
+                    remedy="let what feeds the upstreams finish, or take the shorter one out of"
                     " relay.yaml; then repeat the step",
                     topic_partition=tp,
                 )
     return of_first.stable
 
 
-def written_since(nodes: Nodes, record: MoveRecord) -> SourceError | None:
+def written_since(upstreams: Upstreams, record: MoveRecord) -> SourceError | None:
     """Return the error that names who has written since the fence held; None if nobody has.
 
     Raises:
-        RelayError: a node does not answer.
+        RelayError: an upstream does not answer.
     """
-    error = moved_since(nodes, record.source_ends, record.fence.held_at_ms)
+    error = moved_since(upstreams, record.source_ends, record.fence.held_at_ms)
     if error and not allows(record, Action.FENCE):  # its ends are decided
         error.remedy = _TAKE_BACK
     return error
 
 
 def moved_since(
-    nodes: Nodes, wanted: Mapping[TopicPartition, int], held_at_ms: int
+    upstreams: Upstreams, wanted: Mapping[TopicPartition, int], held_at_ms: int
 ) -> SourceError | None:
     """Return the error that names who has written since a fence held; None if nobody has.
 
     Args:
-        nodes: of one side.
+        upstreams: of one side.
         wanted: where it ended then. Partitions that have come since had no record.
 
     Raises:
-        RelayError: a node does not answer.
+        RelayError: an upstream does not answer.
     """
     topics = {tp.topic for tp in wanted}
-    for node in nodes.values():
-        there = node.retry(partial(existing_partitions, node, topics))
+    for upstream in upstreams.values():
+        there = upstream.retry(partial(existing_partitions, upstream, topics))
         before = {**dict.fromkeys(there, 0), **wanted}
-        if error := _passes(node, before, source_ends(node, before), held_at_ms):
+        if error := _passes(upstream, before, source_ends(upstream, before), held_at_ms):
             return error
     return None
 
@@ -209,7 +211,7 @@ def _passes(
     since_ms: int,
     producers: Mapping[TopicPartition, Sequence[ActiveProducer]] = MappingProxyType({}),
 ) -> SourceError | None:
-    """Return the error that names who writes at a node; None if nobody does."""
+    """Return the error that names who writes at an upstream; None if nobody does."""
     moved = [tp for tp, end in before.items() if after.high[tp] != end]
     if not moved and not after.open:
         return None
@@ -223,7 +225,7 @@ def passed(
     active: Writers,
     since_ms: int,
     before: Mapping[TopicPartition, Sequence[ActiveProducer]] = MappingProxyType({}),
-    node: str = "the source",
+    upstream: str = "the source",
 ) -> SourceError:
     """Return the error that names who passes the fence.
 
@@ -241,7 +243,7 @@ def passed(
     others = len(moved or opened) - _SHOWN
     lines += [f"and {plural(others, 'more topic-partition')}"] if others > 0 else []
     return SourceError(
-        f"the fence does not hold at {node}: {'; '.join(lines)}",
+        f"the fence does not hold at {upstream}: {'; '.join(lines)}",
         remedy="stop that producer, and repeat `relay move fence`",
     )
 

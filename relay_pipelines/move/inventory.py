@@ -12,7 +12,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.move.request import MoveRequest
-from relay_pipelines.offsets.apply import node_of
+from relay_pipelines.offsets.apply import upstream_of
 from relay_pipelines.offsets.mark import own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.translate import answers_to, look_at_source, translation_of
@@ -33,25 +33,28 @@ from relay_pipelines.protocol.groups import Commits, ListedGroup
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
-Nodes = Mapping[str, ClusterClient]
-"""The nodes of the source, by name."""
+Upstreams = Mapping[str, ClusterClient]
+"""The upstreams, by name."""
 
 
 @contextmanager
-def source_nodes(sides: Sides) -> Iterator[Nodes]:
-    """Give clients of all nodes of the source: producers may write to each."""
+def open_upstreams(sides: Sides) -> Iterator[Upstreams]:
+    """Give clients of all upstreams: producers may write to each."""
     with ExitStack() as stack:
-        yield {node.name: stack.enter_context(sides.source(node)) for node in sides.mirror.nodes}
+        yield {
+            upstream.name: stack.enter_context(sides.source(upstream))
+            for upstream in sides.mirror.upstreams
+        }
 
 
 def group_client(sides: Sides, request: MoveRequest) -> ClusterClient:
-    """Return a client of the source node whose groups move.
+    """Return a client of the upstream whose groups move.
 
     Raises:
         ConfigError: there are several, and none is named.
     """
-    node = request.node or sides.mirror.groups.node or ""
-    return sides.source(node_of(sides.mirror, node))
+    upstream = request.upstream or sides.mirror.groups.upstream or ""
+    return sides.source(upstream_of(sides.mirror, upstream))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +152,8 @@ class SourceEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLook:
-    """What a node of the source shows of who writes; of most, only that ends move.
+class UpstreamLook:
+    """What an upstream shows of who writes; of most, only that ends move.
 
     Args:
         at: when it was looked at, in seconds of a clock that is never set.
@@ -165,23 +168,23 @@ class NodeLook:
     seconds: float = 0.0
 
 
-def look_at_node(
+def look_at_upstream(
     source: ClusterClient,
     partitions: Collection[TopicPartition],
     since_ms: int = -1,
-    before: NodeLook | None = None,
-) -> NodeLook:
+    before: UpstreamLook | None = None,
+) -> UpstreamLook:
     """Look who has written since a time, or since the look before.
 
     Raises:
-        RelayError: the node does not answer.
+        RelayError: the upstream does not answer.
     """
     at, ends = source.clock.monotonic(), source_ends(source, partitions)
     if before is None:
-        return NodeLook(ends, writers(source, partitions), at)
+        return UpstreamLook(ends, writers(source, partitions), at)
     active = writers(source, partitions, since_ms, before.writers)
     moved = [tp for tp in partitions if ends.high[tp] != before.ends.high[tp]]
-    return NodeLook(ends, active, at, moved, at - before.at)
+    return UpstreamLook(ends, active, at, moved, at - before.at)
 
 
 def existing_partitions(client: ClusterClient, topics: Collection[str]) -> set[TopicPartition]:

@@ -19,7 +19,7 @@ from relay_pipelines.ledger.reader import read_own_checkpoints
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.move import cut, fence, way_back
 from relay_pipelines.move.gates import GATES, WAY_BACK, Gate, fails, looked
-from relay_pipelines.move.inventory import Groups, Nodes, group_client, source_nodes
+from relay_pipelines.move.inventory import Groups, Upstreams, group_client, open_upstreams
 from relay_pipelines.move.record import (
     REMEDIES,
     Fence,
@@ -149,17 +149,17 @@ class Move:
             SourceError: a producer writes.
             RelayError: a cluster does not answer, or refuses.
         """
-        with self._records() as (records, _), source_nodes(self.sides) as nodes:
+        with self._records() as (records, _), open_upstreams(self.sides) as upstreams:
             record = records.read()
             require(record, Action.FENCE, self.request.topics)
             snapshot = snapshot_of(self.sides, self.request, record)
             partitions = [position.topic_partition for position in snapshot.positions]
             if not snapshot.checkpoint_ends:
                 create_state(snapshot.sides)
-            record = records.write(record, self._fencing(record, nodes, snapshot.targets))
-            self._stop_producers(records, record, record.fence, nodes)
+            record = records.write(record, self._fencing(record, upstreams, snapshot.targets))
+            self._stop_producers(records, record, record.fence, upstreams)
             self.say(f"waiting {self.request.still_ms / 1000:g} s for the source not to move")
-            ends = fence.verify(nodes, partitions, self.request.still_ms)
+            ends = fence.verify(upstreams, partitions, self.request.still_ms)
             held = replace(
                 record.fence, still_ms=self.request.still_ms, held_at_ms=self.sides.clock.now_ms()
             )
@@ -169,7 +169,9 @@ class Move:
             )
         return MoveResult(record, [_fenced(record)])
 
-    def _fencing(self, record: MoveRecord, nodes: Nodes, topics: Collection[str]) -> MoveRecord:
+    def _fencing(
+        self, record: MoveRecord, upstreams: Upstreams, topics: Collection[str]
+    ) -> MoveRecord:
         """Return the record that is written before anything is changed."""
         if record.is_under_way:
             if record.fence.by is not self.request.by:
@@ -179,9 +181,9 @@ class Move:
                 )
             new = set(topics) - set(record.topics)  # that have come since, of a whole mirror
             acls = dict(record.fence.acls)
-            for name, node in nodes.items() if record.fence.by is FenceBy.ACL else ():
+            for name, upstream in upstreams.items() if record.fence.by is FenceBy.ACL else ():
                 not_fenced = new if name in acls else {*record.topics, *new}
-                acls[name] = (*acls.get(name, ()), *fence.acls_to_deny(node, not_fenced))
+                acls[name] = (*acls.get(name, ()), *fence.acls_to_deny(upstream, not_fenced))
             return replace(
                 record,
                 state=State.FENCING,
@@ -189,9 +191,9 @@ class Move:
                 fence=replace(record.fence, acls=acls),
             )
         by = self.request.by
-        denied = fence.denials(nodes, topics) if by is FenceBy.ACL else {}
-        before = {name: acls for name, acls in record.fence.acls.items() if name in nodes}
-        for name, left in fence.present(nodes, before).items():  # of the move before
+        denied = fence.denials(upstreams, topics) if by is FenceBy.ACL else {}
+        before = {name: acls for name, acls in record.fence.acls.items() if name in upstreams}
+        for name, left in fence.present(upstreams, before).items():  # of the move before
             denied[name] = (*denied.get(name, ()), *left)
         return MoveRecord(
             self.sides.name,
@@ -204,7 +206,7 @@ class Move:
         )
 
     def _stop_producers(
-        self, records: MoveRecords, record: MoveRecord, held: Fence, nodes: Nodes
+        self, records: MoveRecords, record: MoveRecord, held: Fence, upstreams: Upstreams
     ) -> None:
         """Stop the producers of one side.
 
@@ -214,16 +216,16 @@ class Move:
         if held.by is not FenceBy.ACL:
             return
         records.require_own(record)
-        fence.create(nodes, held.acls)
+        fence.create(upstreams, held.acls)
         try:
             records.require_own(record)
         except FencedError:
             # another process may have lifted the others before these were there
             now = records.read()
-            is_there = nodes.keys() == {THERE} and held == record.way_back.fence
+            is_there = upstreams.keys() == {THERE} and held == record.way_back.fence
             lifted = now.way_back.fence.acls != held.acls if is_there else not now.is_under_way
             if lifted:
-                fence.delete(nodes, held.acls)
+                fence.delete(upstreams, held.acls)
             raise
 
     def cut(self) -> MoveResult:
@@ -342,8 +344,8 @@ class Move:
             if record.state is not State.BACK:
                 record = records.write(record, replace(record, state=State.LIFTING))
             given = self._give_back(records, record, destination)
-            with source_nodes(self.sides) as nodes:
-                lifted = fence.delete(nodes, record.fence.acls)
+            with open_upstreams(self.sides) as upstreams:
+                lifted = fence.delete(upstreams, record.fence.acls)
             if record.way_back.mirror:
                 lines = self._way_back(record).lines()
             if record.state is not State.BACK:
@@ -455,26 +457,26 @@ class Move:
         """Yield what of the fence does not hold, or was not lifted."""
         if record.state in {State.NONE, State.LIFTING} or record.is_without_source:
             return
-        with source_nodes(self.sides) as nodes:
-            there = fence.present(nodes, record.fence.acls)
+        with open_upstreams(self.sides) as upstreams:
+            there = fence.present(upstreams, record.fence.acls)
             for name, acls in record.fence.acls.items():
                 for acl in acls:
                     if record.state is State.BACK and acl in there[name]:
                         text = f"the fence is still there: {acl}"
-                        yield fails(f"node {name}", text, "`relay move back` lifts it")
+                        yield fails(f"upstream {name}", text, "`relay move back` lifts it")
                     elif record.state is not State.BACK and acl not in there[name]:
                         text = f"the fence is not there: {acl}"
                         remedy = f"create it with kafka-acls.sh; {REMEDIES[record.state]}"
                         if allows(record, Action.FENCE):
                             remedy = "`relay move fence` creates it"
-                        yield fails(f"node {name}", text, remedy)
+                        yield fails(f"upstream {name}", text, remedy)
             if record.state is State.BACK:
                 return
             # what is mirrored back is written at the source, too
             if (
                 record.ends
                 and not record.way_back.mirror
-                and (error := fence.written_since(nodes, record))
+                and (error := fence.written_since(upstreams, record))
             ):
                 yield Finding.of(error)
 

@@ -22,15 +22,15 @@ from relay_pipelines.output.formatting import format_time, plural
 from relay_pipelines.plan.owners import move_id
 from relay_pipelines.protocol.client import ClusterClient
 
-AclsByNode = Mapping[str, Sequence[Acl]]
-"""Node -> ACLs there."""
+AclsByUpstream = Mapping[str, Sequence[Acl]]
+"""Upstream -> ACLs there."""
 _VERSION = 1
 UNKNOWN = -1
 """An offset that nobody could ask for."""
 
 
-def acl_count(acls: AclsByNode) -> int:
-    """Return how many they are at all nodes."""
+def acl_count(acls: AclsByUpstream) -> int:
+    """Return how many they are at all upstreams."""
     return sum(map(len, acls.values()))
 
 
@@ -39,7 +39,8 @@ class Fence:
     """How the producers of the source are stopped.
 
     Args:
-        acls: by node, that a fence by ACL has created, or is about to; not those that were there.
+        acls: by upstream, that a fence by ACL has created, or is about to; not those that were
+            there.
         still_ms: for how long the source was seen not to move.
         held_at_ms: when the fence was seen to hold; 0 if it was not.
     """

@@ -14,11 +14,11 @@ from relay_pipelines.move.gates import Gate, fails, looked
 from relay_pipelines.move.inventory import (
     GroupPosition,
     Groups,
-    NodeLook,
+    UpstreamLook,
     Writers,
-    look_at_node,
+    look_at_upstream,
+    open_upstreams,
     read_groups,
-    source_nodes,
 )
 from relay_pipelines.move.record import MoveRecord, acl_count
 from relay_pipelines.move.request import MoveRequest
@@ -45,7 +45,7 @@ class Rehearsal:
 
     Args:
         waiting: offsets that are not copied yet.
-        writers: by node of the source.
+        writers: by upstream.
     """
 
     record: MoveRecord
@@ -93,8 +93,10 @@ def rehearse(sides: Sides, request: MoveRequest, record: MoveRecord) -> Rehearsa
         groups = read_groups(request, snapshot)
         return group_gate(groups)
 
-    with source_nodes(sides) as nodes:
-        looks = {node: look_at_node(source, partitions) for node, source in nodes.items()}
+    with open_upstreams(sides) as upstreams:
+        looks = {
+            upstream: look_at_upstream(source, partitions) for upstream, source in upstreams.items()
+        }
         of_groups = looked("groups", look_at_groups)
         gates = [
             topic_gate(snapshot),
@@ -115,8 +117,8 @@ def rehearse(sides: Sides, request: MoveRequest, record: MoveRecord) -> Rehearsa
         clock.sleep(max(0.0, _LEAST_SECONDS - (clock.monotonic() - began)))
         since_ms = clock.now_ms() - request.recent_ms
         looks = {
-            node: look_at_node(source, partitions, since_ms, looks[node])
-            for node, source in nodes.items()
+            upstream: look_at_upstream(source, partitions, since_ms, looks[upstream])
+            for upstream, source in upstreams.items()
         }
     gates.insert(1, writer_gate(looks, request.recent_ms))
     return Rehearsal(
@@ -125,7 +127,7 @@ def rehearse(sides: Sides, request: MoveRequest, record: MoveRecord) -> Rehearsa
         partitions,
         sum(lag_records(snapshot.positions).values()),
         gates,
-        {node: look.writers for node, look in looks.items()},
+        {upstream: look.writers for upstream, look in looks.items()},
         groups,
     )
 
@@ -176,25 +178,28 @@ def topic_gate(snapshot: ClusterSnapshot) -> Gate:
     return Gate("topics", saw, [*of_errors(held), *deleted, *more])
 
 
-def writer_gate(looks: Mapping[str, NodeLook], recent_ms: int) -> Gate:
+def writer_gate(looks: Mapping[str, UpstreamLook], recent_ms: int) -> Gate:
     """No transaction is open. It says who has written, as far as brokers can tell.
 
     Args:
-        looks: by node of the source, the later of two.
+        looks: by upstream, the later of two.
         recent_ms: the milliseconds within which timestamps are recent.
     """
     findings = [
         fails(
-            f"{tp} at node {node}",
+            f"{tp} at upstream {upstream}",
             f"a transaction is open: {look.writers.holder(tp) or 'by an unknown producer'}",
             "end that producer",
         )
-        for node, look in looks.items()
+        for upstream, look in looks.items()
         for tp in look.ends.open[:_SHOWN]
     ]
-    errors = {node: look.writers.error for node, look in looks.items() if look.writers.error}
+    errors = {
+        upstream: look.writers.error for upstream, look in looks.items() if look.writers.error
+    }
     findings += [
-        Finding.of(error, Severity.WARNING).inside(f"node {node}") for node, error in errors.items()
+        Finding.of(error, Severity.WARNING).inside(f"upstream {upstream}")
+        for upstream, error in errors.items()
     ]
     opened = max((len(look.ends.open) for look in looks.values()), default=0)
     parts = [plural(opened, "open transaction"), _known_producers(looks, recent_ms)]
@@ -203,7 +208,7 @@ def writer_gate(looks: Mapping[str, NodeLook], recent_ms: int) -> Gate:
     return Gate("writers", "; ".join([*parts, _moved_ends(looks)]), findings)
 
 
-def _known_producers(looks: Mapping[str, NodeLook], recent_ms: int) -> str:
+def _known_producers(looks: Mapping[str, UpstreamLook], recent_ms: int) -> str:
     """Say who has written of those that brokers know, by the timestamps that they have chosen."""
     active = [some for look in looks.values() for some in look.writers.producers.values()]
     last_ms = max((each.last_ms for some in active for each in some), default=-1)
@@ -212,7 +217,7 @@ def _known_producers(looks: Mapping[str, NodeLook], recent_ms: int) -> str:
     return f"{number} wrote with timestamps of the last {recent}{last}"
 
 
-def _moved_ends(looks: Mapping[str, NodeLook]) -> str:
+def _moved_ends(looks: Mapping[str, UpstreamLook]) -> str:
     """Say what has moved between both looks: also producers without an id move ends."""
     moved = {tp for look in looks.values() for tp in look.moved}
     within = seconds(max((look.seconds for look in looks.values()), default=0.0))
@@ -333,8 +338,8 @@ def schema_gate(snapshot: ClusterSnapshot) -> Gate:
 def _fence_gate(request: MoveRequest, snapshot: ClusterSnapshot) -> Gate:
     if request.by is not FenceBy.ACL:
         return Gate("fence", f"by {request.by}: it is verified when it stands")
-    with source_nodes(snapshot.sides) as nodes:
-        acls = denials(nodes, sorted(snapshot.targets))
+    with open_upstreams(snapshot.sides) as upstreams:
+        acls = denials(upstreams, sorted(snapshot.targets))
     return Gate("fence", f"{plural(acl_count(acls), 'ACL')} would be created")
 
 

@@ -61,7 +61,7 @@ class MoveRequest:
         without_groups: groups that do not move.
         audited_ms: milliseconds since the Unix epoch; None to audit all that was copied.
         level: of the audit of the rest.
-        node: of the source, whose groups are meant.
+        upstream: of the source, whose groups are meant.
         is_without_source: whether the source is not asked, because it is gone.
     """
 
@@ -101,8 +101,8 @@ class MoveRequest:
         parse=parse_time,
     )
     level: Level = asked("Of the audit of the rest, as of relay audit.", Level.RECOUNT)
-    node: str = asked(
-        "The node of the source whose groups are meant, if it has several.", "", metavar="NODE"
+    upstream: str = asked(
+        "The upstream whose groups are meant, if the source has several.", "", metavar="UPSTREAM"
     )
     is_without_source: bool = asked(
         "Cut although the source is gone: it says what is not there.",

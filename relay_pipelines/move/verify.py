@@ -8,7 +8,7 @@ from dataclasses import replace
 from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.model import Side
 from relay_pipelines.move import cut, fence
-from relay_pipelines.move.inventory import Groups, group_client, read_groups, source_nodes
+from relay_pipelines.move.inventory import Groups, group_client, open_upstreams, read_groups
 from relay_pipelines.move.move import MoveResult
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.rehearsal import snapshot_of
@@ -33,8 +33,8 @@ def verify(sides: Sides, request: MoveRequest, record: MoveRecord) -> MoveResult
         if record.is_without_source:
             return MoveResult(record, lines, [])
         findings: list[Finding] = []
-        with source_nodes(sides) as nodes, group_client(sides, request) as source:
-            if error := fence.written_since(nodes, record):
+        with open_upstreams(sides) as upstreams, group_client(sides, request) as source:
+            if error := fence.written_since(upstreams, record):
                 findings.append(Finding.of(error))
             else:
                 lines.append("nothing was written at the source since the fence held")

@@ -68,7 +68,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snap
 
 _LOOK_BYTES = 64 << 10
 THERE = "destination"
-"""The one node of the destination, as `fence` names them."""
+"""The one upstream of the destination, as `fence` names them."""
 _AGAIN = "stop that producer, and repeat `relay move back`"
 
 

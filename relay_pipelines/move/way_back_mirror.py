@@ -13,7 +13,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.checkpoint import way_back_name
 from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.plan.topic_selection import renamed_target
-from relay_pipelines.settings import Destination, Mirror, Node, Source, Topics
+from relay_pipelines.settings import Destination, Mirror, Source, Topics, Upstream
 from relay_pipelines.settings.copying import RecordSettings
 from relay_pipelines.settings.groups import Groups
 from relay_pipelines.settings.models import Start
@@ -31,13 +31,14 @@ def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
     topics keep their configuration.
 
     Raises:
-        ConfigError: the source has several nodes, or a topic was pinned to a partition.
+        ConfigError: the source has several upstreams, or a topic was pinned to a partition.
     """
-    if len(mirror.source.nodes) > 1:
+    if len(mirror.source.upstreams) > 1:
         raise ConfigError(
-            "the source has several nodes, which would need the same records at the same offsets",
+            "the source has several upstreams, which would need the same records at the same"
+            " offsets",
             remedy="nothing can be mirrored back to them: go on at the destination, or take one"
-            " node as the source of a new mirror",
+            " upstream as the source of a new mirror",
         )
     for topic in record.topics:
         if renamed_target(topic, mirror.topics.rename).partition is not None:
@@ -55,7 +56,7 @@ def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
                 f" {each.destination.topic}",
                 remedy="name it there in topics.rename until the move is taken back",
             )
-    (node,) = mirror.source.nodes
+    (upstream,) = mirror.source.upstreams
     there = mirror.destination
     plain = RecordSettings()
     records: dict[str, Any] = {key: getattr(plain, key) for key in RecordSettings.model_fields}
@@ -64,10 +65,10 @@ def reversed_mirror(mirror: Mirror, record: MoveRecord) -> Mirror:
         update={
             **records,
             "source": Source(
-                nodes=(there.reached_as(Node, name="destination"),),
+                upstreams=(there.reached_as(Upstream, name="destination"),),
                 schema_registry=there.schema_registry,
             ),
-            "destination": node.reached_as(
+            "destination": upstream.reached_as(
                 Destination, schema_registry=mirror.source.schema_registry
             ),
             "topics": Topics(

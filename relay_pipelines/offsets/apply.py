@@ -43,31 +43,31 @@ class _Log(NamedTuple):
     topic_id: str = ""
 
 
-def node_of(mirror: Mirror, name: str) -> Cluster:
-    """Return the node of the source with this name, or the only one.
+def upstream_of(mirror: Mirror, name: str) -> Cluster:
+    """Return the upstream with this name, or the only one.
 
     Raises:
-        ConfigError: there is no such node, or several and none is named.
+        ConfigError: there is no such upstream, or several and none is named.
     """
-    names = [node.name for node in mirror.nodes]
-    chosen = [node for node in mirror.nodes if name in {"", node.name}]
+    names = [upstream.name for upstream in mirror.upstreams]
+    chosen = [upstream for upstream in mirror.upstreams if name in {"", upstream.name}]
     if len(chosen) == 1:
         return chosen[0]
     raise ConfigError(
-        f"the source has no node {name!r}" if name else "the source has several nodes",
-        remedy=f"name the one with the groups: --node {' or '.join(names)}",
+        f"the source has no upstream {name!r}" if name else "the source has several upstreams",
+        remedy=f"name the one with the groups: --upstream {' or '.join(names)}",
     )
 
 
-def client_of(sides: Sides, side: Side, node: str) -> ClusterClient:
+def client_of(sides: Sides, side: Side, upstream: str) -> ClusterClient:
     """Return a client of the cluster whose groups are meant.
 
     Args:
-        node: of the source, as of `node_of`.
+        upstream: of the source, as of `upstream_of`.
     """
     if side is Side.DESTINATION:
         return sides.destination()
-    return sides.source(node_of(sides.mirror, node))
+    return sides.source(upstream_of(sides.mirror, upstream))
 
 
 def apply(

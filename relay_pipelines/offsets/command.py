@@ -84,7 +84,7 @@ def _applied(
     committing: Callable[[ClusterClient, Sequence[Answer], Side], list[Outcome]],
 ) -> list[Outcome]:
     """Translate and commit."""
-    with client_of(sides, request.to, request.node) as client:
+    with client_of(sides, request.to, request.upstream) as client:
         if request.to is Side.SOURCE:
             look = SourceLook(topic_ids(client, _source_topics(sides)))
         return committing(client, translate(sides, positions, request.to, look), request.to)
@@ -95,7 +95,7 @@ def _verified(
 ) -> list[Outcome]:
     """Translate, and compare the records around each position on both sides."""
     with (
-        client_of(sides, Side.SOURCE, request.node) as source,
+        client_of(sides, Side.SOURCE, request.upstream) as source,
         sides.destination() as destination,
     ):
         look = look_to_leave(source, sides.mirror, positions, request.to)
@@ -112,7 +112,7 @@ def _positions(
     if request.file:
         positions = request.positions()
         return positions, _look_at_uncopied(invocation, sides, positions, request)
-    with client_of(sides, request.to.other, request.node) as client:
+    with client_of(sides, request.to.other, request.upstream) as client:
         positions, failed = committed_positions(client, request.groups, request.pattern)
         look = look_to_leave(client, sides.mirror, positions, request.to)
     for error in failed.values():
@@ -137,7 +137,7 @@ def _look_at_uncopied(
     if not uncopied:
         return None
     try:
-        with client_of(sides, Side.SOURCE, request.node) as client:
+        with client_of(sides, Side.SOURCE, request.upstream) as client:
             return look_at_source(client, sides.mirror, uncopied, patient=False)
     except RelayError as error:
         invocation.fail(error, sides.name)

@@ -157,8 +157,8 @@ class GroupLooker:
             return self.look_with(source, destination)
 
     def source(self) -> ClusterClient:
-        """Return a client of the node of the source whose groups are followed."""
-        return client_of(self.sides, Side.SOURCE, self.sides.mirror.groups.node or "")
+        """Return a client of the upstream whose groups are followed."""
+        return client_of(self.sides, Side.SOURCE, self.sides.mirror.groups.upstream or "")
 
     def look_with(self, source: ClusterClient, destination: ClusterClient) -> list[GroupLook]:
         """Do the same with clients of both sides."""

@@ -64,8 +64,8 @@ class OffsetsRequest:
         metavar="FILE",
     )
     to: Side = asked("The side on which consumers go on.", Side.DESTINATION)
-    node: str = asked(
-        "The node of the source whose groups are meant, if it has several.", "", metavar="NODE"
+    upstream: str = asked(
+        "The upstream whose groups are meant, if the source has several.", "", metavar="UPSTREAM"
     )
 
     def __post_init__(self) -> None:

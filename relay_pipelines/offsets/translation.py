@@ -138,8 +138,8 @@ class CopiedPartition:
         known = set(self.checkpoint.topic_ids.values()) - {""}
         if known and self.source_topic_id and self.source_topic_id not in known:
             return (
-                "the source topic was created again, or is on a node that no run has compared yet:"
-                " run the mirror first"
+                "the source topic was created again, or is on an upstream that no run has compared"
+                " yet: run the mirror first"
             )
         return ""
 

@@ -40,7 +40,7 @@ def verify(
     records: dict[tuple[ClusterClient, TopicPartition, int], Any] = {}
 
     def record(client: ClusterClient, tp: TopicPartition, offset: int) -> Any:
-        at = client, tp, offset  # a node may have the name of the destination
+        at = client, tp, offset  # an upstream may have the name of the destination
         if at not in records:
             records[at] = client.retry(partial(_record_at, client, tp, offset))
         return records[at]

@@ -32,8 +32,8 @@ AUDITS_POOL = "relay_audits"
 """The pool that lets one audit run at a time; no run that copies is in it."""
 TAG_MIRROR = "relay/mirror"
 TAG_LANE = "relay/lane"
-TAG_NODE = "relay/node"
-TAG_WHY = "relay/node_why"
+TAG_UPSTREAM = "relay/upstream"
+TAG_WHY = "relay/upstream_why"
 TAG_WAITING = "relay/requested_for"
 """What was waiting when the planner requested the run."""
 TAG_NEW_TOPICS = "relay/new_topics"
@@ -108,9 +108,9 @@ def topic_check(mirror: str, topic: str, check: str) -> dg.AssetCheckKey:
     return dg.AssetCheckKey(mirrored_asset(mirror, topic), check)
 
 
-def node_check(mirror: str, node: str, check: str) -> dg.AssetCheckKey:
-    """A check of a source node."""
-    return dg.AssetCheckKey(node_asset(mirror, node), check)
+def upstream_check(mirror: str, upstream: str, check: str) -> dg.AssetCheckKey:
+    """A check of an upstream."""
+    return dg.AssetCheckKey(upstream_asset(mirror, upstream), check)
 
 
 def source_asset(mirror: str, topic: str) -> dg.AssetKey:
@@ -119,10 +119,10 @@ def source_asset(mirror: str, topic: str) -> dg.AssetKey:
     return dg.AssetKey([*prefix, "source", name, f"source.{topic}"])
 
 
-def node_asset(mirror: str, name: str) -> dg.AssetKey:
-    """The asset of a source node."""
+def upstream_asset(mirror: str, name: str) -> dg.AssetKey:
+    """The asset of an upstream."""
     *prefix, own = mirror.split("/")
-    return dg.AssetKey([*prefix, "nodes", own, name])
+    return dg.AssetKey([*prefix, "upstreams", own, name])
 
 
 def sample_audit_asset(mirror: str) -> dg.AssetKey:
@@ -171,9 +171,9 @@ def source_group(mirror: str) -> str:
     return f"{group(mirror)}_source"
 
 
-def nodes_group(mirror: str) -> str:
-    """The asset group of a mirror's source nodes."""
-    return f"{group(mirror)}_nodes"
+def upstreams_group(mirror: str) -> str:
+    """The asset group of a mirror's upstreams."""
+    return f"{group(mirror)}_upstreams"
 
 
 def lane_job(mirror: str, lane: str) -> str:

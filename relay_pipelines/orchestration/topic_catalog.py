@@ -17,7 +17,7 @@ from relay_pipelines.plan.topic_selection import literal_names
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import node_selection
+from relay_pipelines.snapshot import upstream_selection
 
 _ENVIRONMENT = "RELAY_CATALOG"
 _DEFAULT = Path("var", "relay", "topics.json")
@@ -112,7 +112,7 @@ def discover(catalog: Catalog, mirrors: Mapping[str, Mirror], clock: Clock) -> N
         return
     with ThreadPoolExecutor(len(new), thread_name_prefix="discover") as pool:
         answers = {
-            name: pool.submit(node_selection.probe, Sides(name, mirror, clock))
+            name: pool.submit(upstream_selection.probe, Sides(name, mirror, clock))
             for name, mirror in new.items()
         }
     for name, answer in answers.items():

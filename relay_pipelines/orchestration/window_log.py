@@ -96,7 +96,7 @@ def _event(lane: Lane, frozen: FrozenWindow, destination: Cluster) -> dg.AssetMa
             "records": frozen.records,
             "size estimate (bytes)": frozen.size_bytes,
             "topics": topics,
-            "node": frozen.node,
+            "upstream": frozen.upstream,
             "destination": ", ".join(destination.bootstrap_servers),
             "planned": dg.MetadataValue.timestamp(frozen.planned_at_ms / 1000),
             "ranges": dg.MetadataValue.table(

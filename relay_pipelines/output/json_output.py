@@ -18,28 +18,28 @@ from relay_pipelines.page.held import Held
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import Page
 from relay_pipelines.plan.acl_decisions import State
-from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, open_since
+from relay_pipelines.plan.upstream_choice import UpstreamChoice
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.lag import PartitionLag, Rate, total, total_rate
-from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.snapshot.upstream_selection import UpstreamState
 
 Document = dict[str, Any]
 
 
-def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Document:
-    """Return the state of every node, and which one is read."""
+def upstreams(mirror: str, states: Sequence[UpstreamState], choice: UpstreamChoice) -> Document:
+    """Return the state of every upstream, and which one is read."""
     return {
         "mirror": mirror,
         "chosen": choice.name,
         "why": choice.why,
-        "nodes": [
+        "upstreams": [
             {
-                "node": verdict.name,
-                "bootstrap_servers": list(state.node.bootstrap_servers),
+                "upstream": verdict.name,
+                "bootstrap_servers": list(state.upstream.bootstrap_servers),
                 "reachable": state.end_offsets is not None,
                 "latency_ms": round(state.latency_ms, 1),
                 "end_offsets": None
@@ -67,8 +67,8 @@ def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
     new = dict.fromkeys(topic.name for topic in topics.missing(snapshot))
     return {
         "mirror": snapshot.name,
-        "node": snapshot.node.name,
-        "from": str(snapshot.node),
+        "upstream": snapshot.upstream.name,
+        "from": str(snapshot.upstream),
         "to": str(snapshot.destination),
         "windows": [
             {
@@ -126,12 +126,12 @@ def page(shown: Page) -> Document:
         "held": [_held(each) for each in shown.held],
         **_lag(shown.lag if known else None),
         "open_transaction_records": shown.opened.records if known else None,
-        "node": shown.node or None,
-        "node_behind": shown.node_behind if known else None,
+        "upstream": shown.upstream or None,
+        "upstream_behind": shown.upstream_behind if known else None,
         "copied_by": copier
         and {
             "run_id": copier.run_id,
-            "node": copier.node,
+            "upstream": copier.upstream,
             "committed_at": format_time(copier.committed_at_ms),
         },
         "findings": [each.document for each in shown.findings],
@@ -258,7 +258,7 @@ def run(result: RunResult, now_ms: int) -> Document:
                 "chunks": totals.chunks,
                 "reencoded": totals.reencoded,
                 "skipped": dict(totals.skipped),
-                "nodes": sorted(totals.nodes),
+                "upstreams": sorted(totals.upstreams),
                 "code": sorted(totals.code),
             }
             for topic, totals in sorted(result.topics.items())
@@ -334,7 +334,7 @@ def _position(
         "copies": str(copies.topic_partition) if copies else None,
         **_lag(lag),
         "open_transaction": _open_transaction(position, now_ms),
-        "node": checkpoint.node if checkpoint else None,
+        "upstream": checkpoint.upstream if checkpoint else None,
         "committed_at": format_time(checkpoint.committed_at_ms) if checkpoint else None,
         "problem": None if held is None else str(held),
     }

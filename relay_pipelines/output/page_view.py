@@ -84,13 +84,13 @@ def waiting(lag: PartitionLag) -> str:
 
 def copier(page: Page) -> str:
     """Say who has committed last, and what is read now."""
-    behind = f", itself {count(page.node_behind)} behind" if page.node_behind else ""
+    behind = f", itself {count(page.upstream_behind)} behind" if page.upstream_behind else ""
     if page.copier is None:
-        return f"no run yet; node {page.node} would be read{behind}"
+        return f"no run yet; upstream {page.upstream} would be read{behind}"
     age = seconds(max(0, page.taken_ms - page.copier.committed_at_ms) / 1000)
-    node = page.copier.node
-    now = f"; {page.node} is read now" if page.node != node else ""
-    return f"run {page.copier.run_id} from node {node}{now}{behind}; last commit {age} ago"
+    upstream = page.copier.upstream
+    now = f"; {page.upstream} is read now" if page.upstream != upstream else ""
+    return f"run {page.copier.run_id} from upstream {upstream}{now}{behind}; last commit {age} ago"
 
 
 def _topics(topics: list[str], first: TopicPartition) -> str:

@@ -147,9 +147,9 @@ class Lines:
         if plan.windows:
             self._total = sum(plan.offsets(window) for window in plan.windows)
             topics = plural(len(plan.windows), "topic")
-            records, node = plural(self._total, "record"), plan.snapshot.node.name
+            records, upstream = plural(self._total, "record"), plan.snapshot.upstream.name
             if self._announce:
-                self._write(f"copying {records} of {topics} from {node}")
+                self._write(f"copying {records} of {topics} from {upstream}")
 
     def submitted(self, application: str) -> None:
         """Write where Spark shows the job."""

@@ -60,8 +60,8 @@ def report(planned: RunPlan, result: RunResult, *, as_json: bool) -> None:
     name = result.mirror
     for failure in result.failures:
         messages.error(f"{name}: {failure}")
-    for node, why in result.diverged.items():
-        messages.warning(f"{name}: node {node} is in quarantine: {why}")
+    for upstream, why in result.diverged.items():
+        messages.warning(f"{name}: upstream {upstream} is in quarantine: {why}")
     if result.interrupted:
         messages.error(f"{name}: {_interrupted(planned, result)}")
     now_ms = SystemClock().now_ms()

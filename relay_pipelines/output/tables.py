@@ -52,22 +52,25 @@ def plan(document: Document) -> Table:
     return table
 
 
-def nodes(document: Document) -> Table:
-    """Return one row per node of the source."""
+def upstreams(document: Document) -> Table:
+    """Return one row per upstream."""
     chosen = document["chosen"]
-    read = "no node can be read" if chosen is None else f"{chosen} is read: {document['why']}"
+    read = "no upstream can be read" if chosen is None else f"{chosen} is read: {document['why']}"
     table = titled(f"{document['mirror']}: {read}")
     add_columns(
-        table, ("node", "reachable"), ("latency", "end offsets", "behind by"), ("chosen", "why")
+        table, ("upstream", "reachable"), ("latency", "end offsets", "behind by"), ("chosen", "why")
     )
-    for node in document["nodes"]:
-        why = [node["why"] or "healthy", *(f"{at}: {w}" for at, w in node["unanswered"].items())]
+    for upstream in document["upstreams"]:
+        why = [
+            upstream["why"] or "healthy",
+            *(f"{at}: {w}" for at, w in upstream["unanswered"].items()),
+        ]
         table.add_row(
-            f"{node['node']} ({','.join(node['bootstrap_servers'])})",
-            "yes" if node["reachable"] else "no",
-            f"{node['latency_ms']:.0f} ms",
-            *(_known(node[key]) for key in ("end_offsets", "behind_by")),
-            "yes" if node["node"] == chosen else "",
+            f"{upstream['upstream']} ({','.join(upstream['bootstrap_servers'])})",
+            "yes" if upstream["reachable"] else "no",
+            f"{upstream['latency_ms']:.0f} ms",
+            *(_known(upstream[key]) for key in ("end_offsets", "behind_by")),
+            "yes" if upstream["upstream"] == chosen else "",
             "; ".join(why),
         )
     return table
@@ -88,7 +91,7 @@ def summary(document: Document) -> Table:
     whole, copying = seconds(document["seconds"]), document["copying_seconds"]
     table = titled(f"{document['mirror']}: run of {whole}, {seconds(copying)} of them copying")
     add_columns(
-        table, ("topic",), ("records", "bytes", "records/s", "reencoded"), ("skipped", "node")
+        table, ("topic",), ("records", "bytes", "records/s", "reencoded"), ("skipped", "upstream")
     )
     rows = document["topics"]
     for topic in rows:
@@ -106,7 +109,7 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
         table,
         ("committed", "source", "destination"),
         ("records", "bytes", "reencoded", "skipped"),
-        ("node", "digest", "run"),
+        ("upstream", "digest", "run"),
     )
     policies: dict[tuple[str, TopicPartition], str] = {}
     for entry in entries:
@@ -125,7 +128,7 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
             size(entry.size_bytes),
             count(entry.reencoded),
             "; ".join(part for part in (reasons(entry.skipped), entry.gap, decided) if part),
-            entry.node,
+            entry.upstream,
             entry.digest,
             entry.run_id,
         )
@@ -143,7 +146,7 @@ def status(document: Document) -> Table:
     table = titled("")
     open_columns = ("high watermark", "open transaction") if held_up else ()
     numbers = ("source end", *open_columns, "checkpoint", "lag", "oldest")
-    add_columns(table, ("topic",), numbers, ("node", "last commit", *held_back))
+    add_columns(table, ("topic",), numbers, ("upstream", "last commit", *held_back))
     for topic in document["topics"]:
         sums = (
             "",
@@ -260,7 +263,7 @@ def _totals(topics: Sequence[Document], elapsed: float) -> list[str]:
         count(records / elapsed) if elapsed > 0 else "",
         count(reencoded),
         reasons(skipped),
-        ", ".join(sorted({node for topic in topics for node in topic["nodes"]})),
+        ", ".join(sorted({upstream for topic in topics for upstream in topic["upstreams"]})),
     ]
 
 
@@ -276,7 +279,7 @@ def _position(position: Document, *, held_up: bool) -> list[str]:
         *(open_cells if held_up else []),
         "-" if position["checkpoint"] is None else count(position["checkpoint"]),
         *lag_cells(position),
-        position["node"] or "-",
+        position["upstream"] or "-",
         position["committed_at"] or "never",
     ]
 

@@ -135,7 +135,7 @@ def _other(
     remedy: str = "",
 ) -> Held:
     snapshot, advice = look.snapshot, OTHERS[reason]
-    cluster = snapshot.destination if reason == HIDDEN_COPIES else snapshot.node
+    cluster = snapshot.destination if reason == HIDDEN_COPIES else snapshot.upstream
     command = advice.command.format(
         mirror=snapshot.name,
         topic=partitions[0].topic,
@@ -158,7 +158,7 @@ class State(StrEnum):
     REFUSED = "refused"
     """The configuration or a permission is wrong, or a cluster cannot be mirrored."""
     DIVERGED = "stopped"
-    """All nodes of the source are in quarantine."""
+    """All upstreams are in quarantine."""
     HELD_BACK = "held back"
     """All topic-partitions are."""
     NOT_COPYING = "not copying"
@@ -192,7 +192,7 @@ class Advice:
 
 
 _CHECK = "relay check --mirror {mirror}"
-_NODES = "relay nodes --mirror {mirror}"
+_UPSTREAMS = "relay upstreams --mirror {mirror}"
 _LEDGER = "relay ledger --mirror {mirror} --topic {topic} --last 5"
 _RESET = "relay reset --mirror {mirror} --topic {topic} --to-earliest"
 _MOVE = "relay move status --mirror {mirror}"
@@ -204,7 +204,7 @@ _HANGING = (
 STATES = {
     State.UNKNOWN: Advice("RelayClusterAway", _CHECK),
     State.REFUSED: Advice("RelayRunFails", _CHECK),
-    State.DIVERGED: Advice("RelayDiverged", _NODES),
+    State.DIVERGED: Advice("RelayDiverged", _UPSTREAMS),
     State.HELD_BACK: Advice("RelayGuard"),
     State.NOT_COPYING: Advice("RelayStalled", "relay run --mirror {mirror}"),
     State.BEHIND: Advice("RelayLag", "relay status --mirror {mirror} --watch"),
@@ -223,8 +223,8 @@ GUARDS: Mapping[type[RelayError], str] = {
     MovedError: _MOVE,
     CheckpointLostError: _RESTORE,
     LedgerLostError: _RESTORE,
-    CorruptBatchError: _NODES,
-    SourceError: _NODES,
+    CorruptBatchError: _UPSTREAMS,
+    SourceError: _UPSTREAMS,
     DestinationError: _CHECK,
     PermissionDeniedError: _CHECK,
     ConfigError: _CHECK,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from relay_pipelines.errors import DivergedNodeError, RelayError
+from relay_pipelines.errors import DivergedUpstreamError, RelayError
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.model import BY_DRIVER, Checkpoint, TopicPartition
 from relay_pipelines.page import held
@@ -31,7 +31,7 @@ class Copier:
     """Who has committed last."""
 
     run_id: str
-    node: str
+    upstream: str
     committed_at_ms: int
 
 
@@ -42,8 +42,8 @@ class Page:
     Args:
         lag: of all topic-partitions of which it is known, also of those that are held back.
         opened: what waits for transactions at the source to end; it does not count as lag.
-        node: what a run would read.
-        node_behind: records that only other nodes have.
+        upstream: what a run would read.
+        upstream_behind: records that only other upstreams have.
         held: the worst first.
         findings: what else deserves attention, such as topics that the source no longer has.
         error: why nothing is known; empty if the clusters answer.
@@ -55,8 +55,8 @@ class Page:
     taken_ms: int
     lag: PartitionLag = NO_LAG
     opened: PartitionLag = NO_LAG
-    node: str = ""
-    node_behind: int = 0
+    upstream: str = ""
+    upstream_behind: int = 0
     copier: Copier | None = None
     held: tuple[Held, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -87,8 +87,8 @@ def page_of(look: Look) -> Page:
             sum(position.open_records for position in snapshot.positions),
             open_since(snapshot.positions, look.taken_ms),
         ),
-        node=snapshot.node.name,
-        node_behind=snapshot.node_behind,
+        upstream=snapshot.upstream.name,
+        upstream_behind=snapshot.upstream_behind,
         copier=_copier(snapshot.checkpoints.values()),
         held=(
             *held.of_guards(look),
@@ -99,10 +99,10 @@ def page_of(look: Look) -> Page:
         findings=(
             *(
                 warning(
-                    Kind.NODE_UNREADABLE,
+                    Kind.UPSTREAM_UNREADABLE,
                     "",
-                    f"node {each.name} cannot be read now: {each.why}",
-                    "see `relay nodes`",
+                    f"upstream {each.name} cannot be read now: {each.why}",
+                    "see `relay upstreams`",
                 )
                 for each in snapshot.verdicts
                 if not each.eligible
@@ -128,7 +128,7 @@ def page_unreachable(
 ) -> Page:
     """Say that nothing is known of a mirror, and since when if that is known."""
     state = State.UNKNOWN if error.retryable else State.REFUSED
-    if isinstance(error, DivergedNodeError):
+    if isinstance(error, DivergedUpstreamError):
         state = State.DIVERGED
     return Page(mirror, state, now_ms, error=str(error), since_ms=since_ms)
 
@@ -210,7 +210,7 @@ class _Commits:
 def _copier(checkpoints: Iterable[Checkpoint]) -> Copier | None:
     found = (checkpoint for checkpoint in checkpoints if checkpoint.run_id != BY_DRIVER)
     last = max(found, key=lambda checkpoint: checkpoint.committed_at_ms, default=None)
-    return None if last is None else Copier(last.run_id, last.node, last.committed_at_ms)
+    return None if last is None else Copier(last.run_id, last.upstream, last.committed_at_ms)
 
 
 def _by_topic(lags: Mapping[TopicPartition, PartitionLag]) -> dict[str, PartitionLag]:

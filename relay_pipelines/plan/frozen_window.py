@@ -23,7 +23,7 @@ class FrozenWindow:
 
     Args:
         ranges: one per topic-partition with something new, sorted.
-        node: the source node that the offsets belong to.
+        upstream: the upstream that the offsets belong to.
         planned_at_ms: when it was planned; nothing in these ranges was committed before.
         size_bytes: an estimate; 0 if the source does not report sizes.
         generations: of the checkpoints in which the offsets were planned, where it is not 0.
@@ -31,7 +31,7 @@ class FrozenWindow:
 
     key: str
     ranges: tuple[OffsetRange, ...]
-    node: str = ""
+    upstream: str = ""
     planned_at_ms: int = 0
     size_bytes: int = 0
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class FrozenWindow:
             topics.setdefault(tp.topic, []).append(row)
         fields = {
             "version": _VERSION,
-            "node": self.node,
+            "upstream": self.upstream,
             "planned_at_ms": self.planned_at_ms,
             "size_bytes": self.size_bytes,
             "topics": topics,
@@ -160,7 +160,7 @@ class FrozenWindow:
         return FrozenWindow(
             key,
             tuple(planned for planned, _ in rows),
-            fields["node"],
+            fields["upstream"],
             fields["planned_at_ms"],
             fields["size_bytes"],
             {planned.topic_partition: generation for planned, generation in rows if generation},

@@ -122,7 +122,7 @@ def _refusal(
         for hop in way
     )
     return ConfigError(
-        f"topic {topic!r} at source node {source} is a copy of topic {first!r} of the destination"
+        f"topic {topic!r} at upstream {source} is a copy of topic {first!r} of the destination"
         f" ({first!r} at the destination{path}): copying it would create a loop",
         remedy=f"add {topic!r} to topics.deny",
     )

@@ -21,8 +21,8 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition, Window
 
-ASK_SILENT = "start that node, or remove it from source.nodes to give up what only it has"
-"""What to do about a node that does not answer."""
+ASK_SILENT = "start that upstream, or remove it from source.upstreams to give up what only it has"
+"""What to do about an upstream that does not answer."""
 
 
 class OnDataLoss(StrEnum):
@@ -34,7 +34,7 @@ class OnDataLoss(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Elsewhere:
-    """Another node that has, or may have, records of a topic-partition that this one does not have.
+    """Another upstream that has, or may have, records of a topic-partition that this one lacks.
 
     Args:
         what: which one, as a clause.
@@ -45,7 +45,7 @@ class Elsewhere:
     is_silent: bool
 
     def remedy(self, otherwise: str) -> str:
-        """Return what to do; `otherwise` if the node answers."""
+        """Return what to do; `otherwise` if the upstream answers."""
         return ASK_SILENT if self.is_silent else otherwise
 
 
@@ -79,10 +79,10 @@ class Position:
         open_since_ms: when the first record of that transaction was written; None if no transaction
             is open, or if unknown.
         mirror: whose topic-partition it is; empty if it does not matter.
-        elsewhere: which other node has, or may have, the records that this one lost, or never had
-            before its low watermark; None if none does.
-        first_offset: the first offset that any node still has of the log; None if unknown.
-        silent: which other node does not answer, and why; empty if all do.
+        elsewhere: which other upstream has, or may have, the records that this one lost, or never
+            had before its low watermark; None if none does.
+        first_offset: the first offset that any upstream still has of the log; None if unknown.
+        silent: which other upstream does not answer, and why; empty if all do.
     """
 
     topic_partition: TopicPartition
@@ -222,7 +222,7 @@ def data_loss(position: Position) -> RelayError | None:
     """The error that holds the topic-partition back; None if nothing does.
 
     `on_data_loss: continue` accepts a `DataLossError`, and no other one. Nothing is lost while
-    another node of the source has the records, or may have them: the error is then a `SourceError`.
+    another upstream has the records, or may have them: the error is then a `SourceError`.
     The others are the operator's decision each time.
     """
     if position.ledger_lost:
@@ -239,8 +239,8 @@ def data_loss(position: Position) -> RelayError | None:
         return SourceError(
             f"it begins at {position.low_watermark} on {position.elsewhere.what}",
             remedy=position.elsewhere.remedy(
-                "copy it first with only that node in source.nodes,"
-                " or remove it from source.nodes to give them up"
+                "copy it first with only that upstream in source.upstreams,"
+                " or remove it from source.upstreams to give them up"
             ),
             topic_partition=position.topic_partition,
             offset=position.low_watermark,
@@ -251,8 +251,8 @@ def data_loss(position: Position) -> RelayError | None:
         return SourceError(
             f"{worst.what}, but {position.elsewhere.what}",
             remedy=position.elsewhere.remedy(
-                "copy them with only that node in source.nodes,"
-                " or remove it from source.nodes to give them up"
+                "copy them with only that upstream in source.upstreams,"
+                " or remove it from source.upstreams to give them up"
             ),
             topic_partition=position.topic_partition,
             offset=position.next_offset,
@@ -268,16 +268,16 @@ def data_loss(position: Position) -> RelayError | None:
 
 
 def unknown_beginning(position: Position) -> SourceError | None:
-    """Return why it is unknown where the log begins; None if it is known, on all nodes."""
+    """Return why it is unknown where the log begins; None if it is known, on all upstreams."""
     if position.recreated and position.elsewhere:
         return SourceError(
             f"it is unknown which log is right: {position.elsewhere.what}",
-            remedy="leave only the node that is right in source.nodes",
+            remedy="leave only the upstream that is right in source.upstreams",
             topic_partition=position.topic_partition,
         )
     if position.silent and position.low_watermark:
         return SourceError(
-            "it is unknown whether another node has records before offset"
+            "it is unknown whether another upstream has records before offset"
             f" {position.low_watermark}: {position.silent}",
             remedy=ASK_SILENT,
             topic_partition=position.topic_partition,

@@ -5,6 +5,6 @@ checkpoint_moves    commits a moved checkpoint, with a ledger entry
 topics              creates missing topics, adds partitions
 topic_configs       compares and sets topic configurations
 findings            what deserves attention in a snapshot: said once, for all who show it
-owners              claims topic-partitions for the ids of a run; quarantines a node
+owners              claims topic-partitions for the ids of a run; quarantines an upstream
 permissions         which permissions are missing for all of this
 """

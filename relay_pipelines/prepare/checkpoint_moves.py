@@ -89,7 +89,7 @@ def checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoi
     to = snapshot.destination_of(tp)
     return replace(
         Checkpoint.initial(snapshot.name, tp, to, position.begin),
-        node=snapshot.node.name,
+        upstream=snapshot.upstream.name,
         policy=snapshot.record_policy[tp.topic].digests,
     )
 
@@ -156,7 +156,7 @@ def gap_entry(
         skipped={str(Skipped.LOST): len(source)} if len(source) else {},
         digest=f"{0:08x}",
         producer_id=-1,
-        node=moved.node,
+        upstream=moved.upstream,
         window="",
         run_id=moved.run_id,
         committed_at_ms=moved.committed_at_ms,

@@ -3,7 +3,7 @@
 The change of an owner is committed under the owner before, which the claim takes over: so at any
 time one id alone may copy a topic-partition. docs/transactions.md argues why.
 
-Source nodes that hold other records than were copied: not read until an operator clears them.
+Upstreams that hold other records than were copied: not read until an operator clears them.
 """
 
 from __future__ import annotations
@@ -240,19 +240,21 @@ def note_doubts(snapshot: ClusterSnapshot, reached: Mapping[TopicPartition, int]
 
 
 def set_quarantine(client: ClusterClient, reasons: Mapping[str, str]) -> None:
-    """Write why nodes must not be read; the checkpoint topic must exist at the destination.
+    """Write why upstreams must not be read; the checkpoint topic must exist at the destination.
 
     Args:
         client: of the destination.
-        reasons: by node name; an empty one ends the quarantine.
+        reasons: by upstream name; an empty one ends the quarantine.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
     now_ms = client.clock.now_ms()
     records = [
-        state_record(Key(client.mirror, StateKind.QUARANTINE, node), QuarantineRecord(why), now_ms)
-        for node, why in reasons.items()
+        state_record(
+            Key(client.mirror, StateKind.QUARANTINE, upstream), QuarantineRecord(why), now_ms
+        )
+        for upstream, why in reasons.items()
     ]
     if records:
         _note(client, lambda: records)

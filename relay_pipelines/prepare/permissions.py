@@ -162,7 +162,7 @@ def report(sides: Sides) -> AclReport:
             client.retry(partial(topic_acls, client)) for client in (source, destination)
         )
     if source_acls is None or destination_acls is None:
-        answers = (snapshot.node, source_acls), (snapshot.destination, destination_acls)
+        answers = (snapshot.upstream, source_acls), (snapshot.destination, destination_acls)
         return AclReport(unsecured=[str(cluster) for cluster, acls in answers if acls is None])
     decisions = plan_acls(source_acls, destination_acls, snapshot.destinations, snapshot.copied_to)
     return AclReport(decisions, first=first_acls(decisions, destination_acls))

@@ -290,7 +290,7 @@ def _configs_at_destination(
 
 def deleted(snapshot: ClusterSnapshot) -> list[Finding]:
     """Return which topics the source no longer has; nothing is deleted at the destination."""
-    gone = f"node {snapshot.node.name} no longer has it"
+    gone = f"upstream {snapshot.upstream.name} no longer has it"
     copied = "delete the copy when it is no longer needed, and add the topic to topics.deny"
     return [
         warning(
@@ -309,7 +309,7 @@ def unseen(snapshot: ClusterSnapshot) -> list[RelayError]:
     """Return an error for each topic that relay.yaml spells out and the source does not have."""
     return [
         RelayError(
-            f"topics.allow names {topic!r}, and node {snapshot.node} has no such topic",
+            f"topics.allow names {topic!r}, and upstream {snapshot.upstream} has no such topic",
             remedy=f"{_did_you_mean([topic], snapshot)}create it, or remove it from topics.allow",
         )
         for topic in snapshot.unseen
@@ -328,11 +328,11 @@ def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[Fi
         decision.topic for decision in snapshot.decisions if not decision.topic.startswith("__")
     ]
     names = [pattern.replace("\\.", ".").replace(".*", "") for pattern in allow]
-    what = f"no topic is selected: node {snapshot.node} shows no topic"
+    what = f"no topic is selected: upstream {snapshot.upstream} shows no topic"
     if shown:
         what = (
             "no topic is selected: topics.allow and topics.deny select none of the"
-            f" {len(shown)} topics that node {snapshot.node} shows"
+            f" {len(shown)} topics that upstream {snapshot.upstream} shows"
         )
     remedy = f"{_did_you_mean(names, snapshot)}if there are more, grant the user Describe on them"
     return [warning(Kind.NOTHING_SELECTED, "", what, remedy)]

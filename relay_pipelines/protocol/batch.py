@@ -216,7 +216,7 @@ def _header(records: memoryview, at: int) -> BatchHeader:
     if header.size_bytes < HEADER_BYTES - _SIZE_END:
         raise CorruptBatchError(
             f"the record batch says that it has {header.size_bytes} bytes, less than its header",
-            remedy="read from another node or replica, or restore the source's log segment",
+            remedy="read from another upstream or replica, or restore the source's log segment",
             offset=header.base_offset,
         )
     return header
@@ -281,7 +281,7 @@ def crc_mismatch(offset: int) -> CorruptBatchError:
     """Return the error for a batch that does not match its CRC."""
     return CorruptBatchError(
         "the record batch does not match its CRC: corrupted on the source's disk or on the way",
-        remedy="read from another node or replica, or restore the source's log segment",
+        remedy="read from another upstream or replica, or restore the source's log segment",
         offset=offset,
     )
 

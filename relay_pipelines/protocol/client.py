@@ -787,10 +787,10 @@ def _newest(connection: Connection, request: Any, version: int) -> int:
 
 
 def source_client(
-    mirror: str, node: Cluster, options: CopyOptions, clock: Clock = _CLOCK, purpose: str = ""
+    mirror: str, upstream: Cluster, options: CopyOptions, clock: Clock = _CLOCK, purpose: str = ""
 ) -> ClusterClient:
-    """Return a client of a source node."""
-    return ClusterClient(node, SourceError, mirror, options, clock, purpose)
+    """Return a client of an upstream."""
+    return ClusterClient(upstream, SourceError, mirror, options, clock, purpose)
 
 
 def destination_client(

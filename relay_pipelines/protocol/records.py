@@ -83,7 +83,7 @@ def corrupt_at(offset: int) -> Iterator[None]:
     except _UNDECODABLE as error:
         raise CorruptBatchError(
             f"the record batch cannot be decoded ({error})",
-            remedy="read from another node or replica, or restore the source's log segment",
+            remedy="read from another upstream or replica, or restore the source's log segment",
             offset=offset,
         ) from error
 

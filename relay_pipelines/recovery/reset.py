@@ -83,7 +83,7 @@ class Reset:
             return f"goes on at offset {self.next_offset} into {self.destination}; {where}"
         given_up = [
             loss.what
-            for loss in losses(_at_best_node(self.position))
+            for loss in losses(_at_best_upstream(self.position))
             if loss.error is not DestinationTopicLostError
         ]
         doing = f"is copied again from offset {self.next_offset} into {self.destination}"
@@ -100,7 +100,7 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     checkpoint, destination = snapshot.checkpoints.get(tp), snapshot.destination_of(tp)
     begin = position.begin
     if to is ResetTo.EARLIEST:
-        begin = _at_best_node(position).low_watermark
+        begin = _at_best_upstream(position).low_watermark
     planned = Reset(position, checkpoint, destination, to, snapshot.policies[tp.topic], begin)
     stays = _why_it_stays(planned)
     error: RelayError | None = None
@@ -113,8 +113,8 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     return replace(planned, stays=stays if error is None else error.what, error=error)
 
 
-def _at_best_node(position: Position) -> Position:
-    """Return the position at the node that has the most: the copy goes on there."""
+def _at_best_upstream(position: Position) -> Position:
+    """Return the position at the upstream that has the most: the copy goes on there."""
     first = position.low_watermark if position.first_offset is None else position.first_offset
     return replace(position, low_watermark=first)
 
@@ -133,7 +133,7 @@ def _why_it_stays(planned: Reset) -> str:
         where = f"its copies are in {destination}, as relay.yaml says"
         return f"{where} (`relay replay` copies records again)"
     begin = checkpoint.next_offset
-    gives_up = planned.to is ResetTo.EARLIEST and losses(_at_best_node(position))
+    gives_up = planned.to is ResetTo.EARLIEST and losses(_at_best_upstream(position))
     if planned.next_offset != begin or gives_up or not is_decided:
         return ""
     return f"none of its records is copied to {destination} yet, and it goes on at offset {begin}"

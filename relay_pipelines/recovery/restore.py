@@ -285,7 +285,7 @@ class _Planner:
             self.client.clock.now_ms(),
             entry.source.end,
             passed=with_own_hops(before, self.client.cluster_id).passed if before else (),
-            node=entry.node,
+            upstream=entry.upstream,
             destination=to,
             copies=None if last is None else self._position(last, base),
             fingerprint=base.fingerprint or self._fingerprint(chain),

@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from relay_pipelines.errors import ConfigError, DivergedNodeError
+from relay_pipelines.errors import ConfigError, DivergedUpstreamError
 from relay_pipelines.ledger.checkpoint import REPLAY, StartRecord
 from relay_pipelines.model import RecordPolicy, Side
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.plan.topic_selection import select, target
 from relay_pipelines.replay.request import ReplayRequest, digest
 from relay_pipelines.settings import Mirror
-from relay_pipelines.settings.clusters import Node, Source
+from relay_pipelines.settings.clusters import Source, Upstream
 from relay_pipelines.settings.copying import FilterSettings, RecordSettings
 from relay_pipelines.settings.models import Start
 from relay_pipelines.settings.topics import Topics
@@ -112,7 +112,7 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
             **records,
             "source": mirror.source
             if request.side is Side.SOURCE
-            else Source(nodes=(mirror.destination.reached_as(Node, name="destination"),)),
+            else Source(upstreams=(mirror.destination.reached_as(Upstream, name="destination"),)),
             "topics": Topics(
                 allow=(re.escape(read),),
                 rename={read: request.to},
@@ -126,33 +126,34 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
     )
 
 
-def reading(own: Mirror, quarantined: Mapping[str, str], node: str = "") -> Mirror:
-    """Return a replay that reads no node which holds other records than were copied.
+def reading(own: Mirror, quarantined: Mapping[str, str], upstream: str = "") -> Mirror:
+    """Return a replay that reads no upstream which holds other records than were copied.
 
     Args:
-        quarantined: why, by node.
-        node: the only one that it reads: offsets of one log mean nothing in another. An only node
-            may have a new name; its topic id tells. Empty for any.
+        quarantined: why, by upstream.
+        upstream: the only one that it reads: offsets of one log mean nothing in another. An only
+            upstream may have a new name; its topic id tells. Empty for any.
 
     Raises:
-        ConfigError: the replay does not read this node.
-        DivergedNodeError: no node is left, or not this one.
+        ConfigError: the replay does not read this upstream.
+        DivergedUpstreamError: no upstream is left, or not this one.
     """
-    nodes = tuple(each for each in own.source.nodes if each.name not in quarantined)
-    if not nodes or node in quarantined:
-        name = node or own.source.nodes[0].name
-        raise DivergedNodeError(
-            f"node {name} is in quarantine: {quarantined[name]}",
+    upstreams = tuple(each for each in own.source.upstreams if each.name not in quarantined)
+    if not upstreams or upstream in quarantined:
+        name = upstream or own.source.upstreams[0].name
+        raise DivergedUpstreamError(
+            f"upstream {name} is in quarantine: {quarantined[name]}",
             remedy="replay from the destination: --side destination",
         )
-    if node and len(own.source.nodes) > 1:
-        nodes = tuple(each for each in nodes if each.name == node)
-    if not nodes:
+    if upstream and len(own.source.upstreams) > 1:
+        upstreams = tuple(each for each in upstreams if each.name == upstream)
+    if not upstreams:
         raise ConfigError(
-            f"the offsets to replay are those of node {node!r}, which is not in source.nodes",
+            f"the offsets to replay are those of upstream {upstream!r}, which is not in"
+            " source.upstreams",
             remedy="add it again, or replay from the destination: --side destination",
         )
-    return own.model_copy(update={"source": own.source.model_copy(update={"nodes": nodes})})
+    return own.model_copy(update={"source": own.source.model_copy(update={"upstreams": upstreams})})
 
 
 def _time_span(request: ReplayRequest) -> FilterSettings:
@@ -171,10 +172,10 @@ def refuse_loops(mirror: Mirror, request: ReplayRequest, others: Mapping[str, Mi
         ConfigError: one would.
     """
     to = target(request.to).topic
-    source = {server for node in mirror.nodes for server in node.bootstrap_servers}
+    source = {server for upstream in mirror.upstreams for server in upstream.bootstrap_servers}
     there = set(mirror.destination_cluster.bootstrap_servers)
     for name, other in others.items():
-        reads = {server for node in other.nodes for server in node.bootstrap_servers}
+        reads = {server for upstream in other.upstreams for server in upstream.bootstrap_servers}
         goes_back = reads & there and source & set(other.destination_cluster.bootstrap_servers)
         if goes_back and selects(other, to):
             raise copied_again(name, to)

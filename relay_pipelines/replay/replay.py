@@ -136,13 +136,13 @@ def plan_replay(
         state = client.retry(partial(read_any_state, client))
     known, of_replay = state.of(sides.name), state.of(replay_name(sides.name, request.id))
     _refuse_target(sides, request, known)
-    # nodes that the mirror, and so its replays, must not read
+    # upstreams that the mirror, and so its replays, must not read
     quarantined = known.quarantined if request.side is Side.SOURCE else {}
     start = _started(request, of_replay)
     if start is None:
         replay = _decided(sides, request, known, quarantined)
     else:
-        own = reading(as_mirror(sides.mirror, request, start.topic), quarantined, start.node)
+        own = reading(as_mirror(sides.mirror, request, start.topic), quarantined, start.upstream)
         require_same(start, parameters(request, own.record_policy(start.topic)), request.id)
         left = _left(_snapshot(replace(sides, name=start.mirror, mirror=own), start.topic), start)
         replay = Replay(start, is_started=True, plan=left)
@@ -174,10 +174,10 @@ def start_replay(replay: Replay) -> Replay:
     for each in found.values():
         require_same(each, start.replay.parameters, replay.id)
     start = found[start.topic]
-    if start.node != replay.start.node:
+    if start.upstream != replay.start.upstream:
         raise StalePlanError(
-            f"another process has started the replay {replay.id} with the offsets of node"
-            f" {start.node}",
+            f"another process has started the replay {replay.id} with the offsets of upstream"
+            f" {start.upstream}",
             remedy="run again to continue it",
         )
     left = _left(_snapshot(snapshot.sides, start.topic), start)
@@ -287,7 +287,7 @@ def _decided(
         own = as_mirror(sides.mirror, request, ranges.topic)
         snapshot = _snapshot(Sides(name, own, sides.clock), ranges.topic)
     else:
-        own, again = _at_one_node(sides, request, quarantined)
+        own, again = _at_one_upstream(sides, request, quarantined)
         snapshot = _snapshot(Sides(name, own, sides.clock), request.topic)
         ranges = replay_ranges.at_source(sides, request, snapshot, known)
         ranges = replace(ranges, findings=[*again, *ranges.findings])
@@ -296,7 +296,7 @@ def _decided(
     return Replay(start, is_started=False, plan=left, findings=ranges.findings)
 
 
-def _at_one_node(
+def _at_one_upstream(
     sides: Sides, request: ReplayRequest, quarantined: Mapping[str, str]
 ) -> tuple[Mirror, list[Finding]]:
     """Return the mirror that a replay from the source is, and whether its topic is another one."""
@@ -308,12 +308,14 @@ def _at_one_node(
         )
     own = as_mirror(mirror, request, request.topic)
     if request.window:
-        node = replay_ranges.node_of_window(sides, request) if len(own.nodes) > 1 else ""
-        return reading(own, quarantined, node), []
+        upstream = (
+            replay_ranges.upstream_of_window(sides, request) if len(own.upstreams) > 1 else ""
+        )
+        return reading(own, quarantined, upstream), []
     reading(own, quarantined)  # there is one
-    # the node that a run of the mirror would read: it holds what the mirror has copied
+    # the upstream that a run of the mirror would read: it holds what the mirror has copied
     of_mirror = _snapshot(sides, request.topic, configs=False)
-    own = reading(own, quarantined, of_mirror.node.name)
+    own = reading(own, quarantined, of_mirror.upstream.name)
     if not any(position.recreated for position in of_mirror.positions):
         return own, []
     recreated = warning(
@@ -332,13 +334,13 @@ def _snapshot(sides: Sides, topic: str, *, configs: bool = True) -> ClusterSnaps
 def _start_record(
     request: ReplayRequest, ranges: ReplayedRanges, snapshot: ClusterSnapshot
 ) -> StartRecord:
-    node, policy = snapshot.node.name, snapshot.sides.mirror.record_policy(ranges.topic)
+    upstream, policy = snapshot.upstream.name, snapshot.sides.mirror.record_policy(ranges.topic)
     start = StartRecord(
         mirror=snapshot.name,
         topic=ranges.topic,
         starts={each.topic_partition.partition: each.start for each in ranges.ranges},
-        node=node,
-        topic_ids={node: snapshot.source_topics[ranges.topic].topic_id},
+        upstream=upstream,
+        topic_ids={upstream: snapshot.source_topics[ranges.topic].topic_id},
         decided_at_ms=snapshot.sides.clock.now_ms(),
         replay=ReplayRecord(
             {each.topic_partition.partition: each.end for each in ranges.ranges},
@@ -365,7 +367,7 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
                 position.destination_lost, remedy=remedy, topic_partition=tp
             )
             return RunPlan(replace(snapshot, positions=[]), (), [gone], {})
-    topic_id, known = snapshot.source_topics[start.topic].topic_id, start.topic_ids[start.node]
+    topic_id, known = snapshot.source_topics[start.topic].topic_id, start.topic_ids[start.upstream]
     if topic_id and known and topic_id != known:
         raise TopicRecreatedError(
             f"the topic {start.topic!r} was deleted and created again since the replay began",
@@ -379,7 +381,7 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     positions = [
         position
         if tp in snapshot.checkpoints or position.ledger_end is not None
-        # it does not begin where the log does, so older records of other nodes do not matter
+        # it does not begin where the log does, so older records of other upstreams do not matter
         else replace(position, next_offset=rest[tp].start, elsewhere=None)
         for position in snapshot.positions
         if (tp := position.topic_partition) in rest
@@ -387,7 +389,9 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     unreadable = {tp: error for tp, error in snapshot.unreadable.items() if tp in rest}
     own = replace(snapshot, positions=positions, unreadable=unreadable)
     ranges = tuple(rest[position.topic_partition] for position in positions)
-    planned = run_plan.plan_frozen(own, FrozenWindow("", ranges, start.node, start.decided_at_ms))
+    planned = run_plan.plan_frozen(
+        own, FrozenWindow("", ranges, start.upstream, start.decided_at_ms)
+    )
     losses = [
         type(lost)(
             lost.what,

@@ -23,9 +23,9 @@ from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import (
     Intervals,
     LedgerEntry,
-    NodeIdentity,
     OffsetRange,
     TopicPartition,
+    UpstreamIdentity,
 )
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -101,8 +101,8 @@ def _require_readable(snapshot: ClusterSnapshot, asked: Container[TopicPartition
             raise error
 
 
-def node_of_window(sides: Sides, request: ReplayRequest) -> str:
-    """Return the node from which a window was copied, whose offsets the ledger has.
+def upstream_of_window(sides: Sides, request: ReplayRequest) -> str:
+    """Return the upstream from which a window was copied, whose offsets the ledger has.
 
     Raises:
         ConfigError: it was copied from several, whose offsets may differ.
@@ -111,14 +111,14 @@ def node_of_window(sides: Sides, request: ReplayRequest) -> str:
     """
     selected, _ = _selected(sides, request)
     copied = [entry for each in selected for entry in each.chunks]
-    node, *others = sorted({entry.node for entry in copied})
+    upstream, *others = sorted({entry.upstream for entry in copied})
     if others:
         raise ConfigError(
-            f"the window {request.window!r} was copied from the nodes {', '.join([node, *others])},"
-            " whose offsets may differ",
+            f"the window {request.window!r} was copied from the upstreams"
+            f" {', '.join([upstream, *others])}, whose offsets may differ",
             remedy=_READ_DESTINATION,
         )
-    return node
+    return upstream
 
 
 def _require_copied_log(
@@ -128,7 +128,9 @@ def _require_copied_log(
     copied = known.checkpoints
     for each in selected:
         tp = each.topic_partition
-        log = NodeIdentity(snapshot.node.name, snapshot.source_topics[tp.topic].topic_id, "")
+        log = UpstreamIdentity(
+            snapshot.upstream.name, snapshot.source_topics[tp.topic].topic_id, ""
+        )
         if tp in copied and copied[tp].is_recreated(log):
             raise TopicRecreatedError(
                 "the topic was deleted and created again since the window was copied",

@@ -19,7 +19,7 @@ _TICK_MS = 5_000
 
 
 class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own examples leave the argument out
-    """Source nodes and destinations of all mirrors."""
+    """Upstreams and destinations of all mirrors."""
 
     config_path: str
     """Path of relay.yaml."""
@@ -83,7 +83,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
                 they have a next tick.
 
         Raises:
-            RelayError: no source node or no destination broker answers.
+            RelayError: no upstream or no destination broker answers.
         """
         return cluster_snapshot.take_snapshot(
             self.sides(name),

@@ -46,17 +46,17 @@ def check(sides: Sides, taken: Taken | None = None) -> Iterator[Finding]:
     """
     yield from _classes(sides)
     clusters: list[tuple[Cluster, type[RetriableError]]] = [
-        *((node, SourceError) for node in sides.mirror.nodes),
+        *((upstream, SourceError) for upstream in sides.mirror.upstreams),
         (sides.mirror.destination_cluster, DestinationError),
     ]
-    all_answer, nodes = True, dict[str, str]()
+    all_answer, upstreams = True, dict[str, str]()
     for cluster, kind in clusters:
         with ClusterClient(cluster, kind, sides.name, sides.options, sides.clock) as client:
             for finding in _probe(sides, client, at_source=kind is SourceError):
                 all_answer = all_answer and finding.severity is not Severity.ERROR
                 yield finding
             if kind is SourceError:
-                yield from _same_cluster(sides, client, nodes)
+                yield from _same_cluster(sides, client, upstreams)
     if all_answer:
         try:
             snapshot = cluster_snapshot.take_snapshot(sides, patient=False)
@@ -89,7 +89,7 @@ def check_spark(
         clusters = {
             cluster: None
             for mirror in mirrors
-            for cluster in (*mirror.nodes, mirror.destination_cluster)
+            for cluster in (*mirror.upstreams, mirror.destination_cluster)
         }
         places = job.probe(session(), list(clusters))
         if spark.master:
@@ -141,7 +141,7 @@ def _classes(sides: Sides) -> Iterator[Finding]:
 
 
 def _probe(sides: Sides, client: ClusterClient, *, at_source: bool) -> Iterator[Finding]:
-    where = f"{sides.name}: {'node' if at_source else 'to'} {client.cluster}"
+    where = f"{sides.name}: {'upstream' if at_source else 'to'} {client.cluster}"
     try:
         metadata = client.metadata()
         client.connect_to_brokers()
@@ -168,21 +168,23 @@ def _probe(sides: Sides, client: ClusterClient, *, at_source: bool) -> Iterator[
         yield _error(where, error)
 
 
-def _same_cluster(sides: Sides, client: ClusterClient, nodes: dict[str, str]) -> Iterator[Finding]:
-    """Yield that a node is the cluster of an earlier one: no failover is left between the two.
+def _same_cluster(
+    sides: Sides, client: ClusterClient, upstreams: dict[str, str]
+) -> Iterator[Finding]:
+    """Yield that an upstream is the cluster of an earlier one: no failover is left between the two.
 
     Args:
-        nodes: cluster id -> the first node that has it; it grows.
+        upstreams: cluster id -> the first upstream that has it; it grows.
     """
     if not client.cluster_id:
         return
-    node = client.cluster.name
-    first = nodes.setdefault(client.cluster_id, node)
-    if first != node:
+    upstream = client.cluster.name
+    first = upstreams.setdefault(client.cluster_id, upstream)
+    if first != upstream:
         yield warning(
-            *(Kind.SAME_CLUSTER, f"{sides.name}: node {client.cluster}"),
-            f"belongs to the cluster of node {first}, {client.cluster_id}: if that is away, so is"
-            " this one",
+            *(Kind.SAME_CLUSTER, f"{sides.name}: upstream {client.cluster}"),
+            f"belongs to the cluster of upstream {first}, {client.cluster_id}: if that is away, so"
+            " is this one",
             "name an identical cluster with an id of its own, or remove one of the two",
         )
 

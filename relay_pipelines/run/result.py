@@ -21,7 +21,7 @@ class TopicTotals:
     chunks: int = 0
     reencoded: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
-    nodes: set[str] = field(default_factory=set)
+    upstreams: set[str] = field(default_factory=set)
     code: set[str] = field(default_factory=set)
     first_ms: int | None = None
     """The timestamp of the oldest first record of a chunk."""
@@ -34,7 +34,7 @@ class TopicTotals:
         self.chunks += 1
         self.reencoded += entry.reencoded
         self.skipped.update(entry.skipped)
-        self.nodes.add(entry.node)
+        self.upstreams.add(entry.upstream)
         self.code.update(filter(None, [entry.policy.get("code")]))
         if entry.first_timestamp_ms >= 0:
             self.first_ms = _earlier(self.first_ms, entry.first_timestamp_ms)
@@ -47,7 +47,7 @@ class TopicTotals:
         self.chunks += later.chunks
         self.reencoded += later.reencoded
         self.skipped.update(later.skipped)
-        self.nodes |= later.nodes
+        self.upstreams |= later.upstreams
         self.code |= later.code
         if later.first_ms is not None:
             self.first_ms = _earlier(self.first_ms, later.first_ms)
@@ -66,7 +66,7 @@ class RunResult:
         outcomes: one per range, of the tasks that ended.
         errors: what stopped the run or held topic-partitions back, without failed outcomes.
         reconfigured: the topic configurations that the run set.
-        diverged: nodes that do not hold what was copied, and why; the run quarantined them.
+        diverged: upstreams that do not hold what was copied, and why; the run quarantined them.
         seconds: the whole run.
         ledger_ends: where each partition of the ledger ended when the run began to copy; empty if
             it did not.

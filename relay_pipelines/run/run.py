@@ -174,7 +174,7 @@ class _Run:
         self._count([record.entry for record in newest])
         hidden = _wait_until_visible(plan.snapshot, ranges, patient=patient)
         self._result.errors += hidden
-        self._quarantine_diverged_nodes(plan.snapshot)
+        self._quarantine_diverged_upstreams(plan.snapshot)
 
     def _sync_configs(self, plan: RunPlan) -> RunPlan:
         if not self._sides.mirror.topics.sync_configs:
@@ -223,12 +223,12 @@ class _Run:
         return CopyJob(
             mirror=snapshot.name,
             run_id=self._result.run_id,
-            node=snapshot.node,
+            upstream=snapshot.upstream,
             destination=snapshot.destination,
             options=self._sides.options,
             window=plan.frozen.key,
-            other_nodes=snapshot.other_nodes,
-            node_timeout_ms=self._sides.mirror.source.health.request_timeout,
+            other_upstreams=snapshot.other_upstreams,
+            upstream_timeout_ms=self._sides.mirror.source.health.request_timeout,
         )
 
     def _watch(self, jobs: SparkJobs) -> None:
@@ -287,10 +287,12 @@ class _Run:
         if new:
             owners.note_doubts(snapshot, new)
 
-    def _quarantine_diverged_nodes(self, snapshot: ClusterSnapshot) -> None:
+    def _quarantine_diverged_upstreams(self, snapshot: ClusterSnapshot) -> None:
         result = self._result
         result.diverged = {
-            node: why for outcome in result.outcomes for node, why in outcome.diverged.items()
+            upstream: why
+            for outcome in result.outcomes
+            for upstream, why in outcome.diverged.items()
         }
         with snapshot.destination_client() as client:
             owners.set_quarantine(client, result.diverged)

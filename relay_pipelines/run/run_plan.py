@@ -11,10 +11,10 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import (
     CopyRange,
     Intervals,
-    NodeIdentity,
     OffsetRange,
     RecordPolicy,
     TopicPartition,
+    UpstreamIdentity,
     Window,
 )
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -30,8 +30,8 @@ class RunPlan:
 
     Args:
         windows: one per topic with something new.
-        data_losses: one per topic-partition that is held back, or that only another node has, and
-            one per topic that is hidden, or refused.
+        data_losses: one per topic-partition that is held back, or that only another upstream has,
+            and one per topic that is hidden, or refused.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
         kept: as in `CopyRange`, by source topic-partition.
         frozen: the window that is copied; without a key if everything is, up to the end.
@@ -92,8 +92,8 @@ class RunPlan:
             checkpoint=snapshot.checkpoints.get(topic_partition),
             checkpoint_position=snapshot.checkpoint_ends.get(home, 0),
             record_policy=snapshot.record_policy.get(topic_partition.topic, RecordPolicy()),
-            planned_log=NodeIdentity(
-                snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
+            planned_log=UpstreamIdentity(
+                snapshot.upstream.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
             ),
             same_logs=snapshot.same_logs.get(topic_partition, ()),
             kept=self.kept.get(topic_partition, ()),

@@ -276,8 +276,8 @@ class SparkJobs:
                 for group in waiting
             ]
             waiting = [group for group in again if group]
-            if waiting:  # both functions of a task begin at the node that served the copy last
-                last = outcomes[waiting[0][0].source.topic_partition].node
+            if waiting:  # both functions of a task begin at the upstream that served the copy last
+                last = outcomes[waiting[0][0].source.topic_partition].upstream
                 job = _beginning_at(self._job, last)
             return waiting
 
@@ -336,12 +336,16 @@ def _may_pass(outcome: Outcome) -> bool:
     )
 
 
-def _beginning_at(job: CopyJob, node: str) -> CopyJob:
-    """Return the job with this node first, the others in their order after it."""
-    nodes = [job.node, *job.other_nodes]
-    names = [cluster.name for cluster in nodes]
-    first = names.index(node) if node in names else 0
-    return replace(job, node=nodes[first], other_nodes=(*nodes[first + 1 :], *nodes[:first]))
+def _beginning_at(job: CopyJob, upstream: str) -> CopyJob:
+    """Return the job with this upstream first, the others in their order after it."""
+    upstreams = [job.upstream, *job.other_upstreams]
+    names = [cluster.name for cluster in upstreams]
+    first = names.index(upstream) if upstream in names else 0
+    return replace(
+        job,
+        upstream=upstreams[first],
+        other_upstreams=(*upstreams[first + 1 :], *upstreams[:first]),
+    )
 
 
 def _share(options: CopyOptions, tasks: int) -> CopyOptions:

@@ -1,7 +1,7 @@
-"""Reports the health of a mirror's nodes, on a change or every few minutes.
+"""Reports the health of a mirror's upstreams, on a change or every few minutes.
 
-A healthy node is materialised, because the graph shows it in green only then; of another one there
-is an observation, and its check `available` fails.
+A healthy upstream is materialised, because the graph shows it in green only then; of another one
+there is an observation, and its check `available` fails.
 """
 
 import json
@@ -10,18 +10,18 @@ from dataclasses import asdict, dataclass, field
 
 import dagster as dg
 
-from relay_pipelines.checks import nodes as checks
+from relay_pipelines.checks import upstreams as checks
 from relay_pipelines.errors import RelayError
 from relay_pipelines.json_codec import NOT_READABLE, from_fields
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.orchestration import naming
-from relay_pipelines.plan.node_choice import NodeVerdict
+from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import node_selection
-from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.snapshot import upstream_selection
+from relay_pipelines.snapshot.upstream_selection import UpstreamState
 
 _REPEAT_SECONDS = 300.0
 
@@ -30,7 +30,7 @@ Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """What was reported of each node, and when all nodes were reported last."""
+    """What was reported of each upstream, and when all upstreams were reported last."""
 
     healthy: Mapping[str, bool] = field(default_factory=dict)
     quarantined: Mapping[str, bool] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def build(
 
     @dg.sensor(
         name=f"health_{naming.group(path)}",
-        description=f"Checks whether each source node of {name} is available and how far it is"
+        description=f"Checks whether each upstream of {name} is available and how far it is"
         " behind the others.",
         minimum_interval_seconds=max(1, mirror.source.health.interval // 1000),
         default_status=status,
@@ -72,21 +72,21 @@ def build(
         settings, last = kafka.mirror(name), _Cursor.load(context.cursor)
         now = kafka.clock.now_ms() / 1000
         stored, unknown = _read_checkpoints(name, settings, kafka)
-        states = node_selection.probe(Sides(name, settings, kafka.clock), stored)
-        verdicts = node_selection.choose_node(settings, states, stored).verdicts
-        nodes = list(zip(states, verdicts, strict=True))
+        states = upstream_selection.probe(Sides(name, settings, kafka.clock), stored)
+        verdicts = upstream_selection.choose_upstream(settings, states, stored).verdicts
+        upstreams = list(zip(states, verdicts, strict=True))
         repeat = now - last.at > _REPEAT_SECONDS
         events: list[Event] = []
         quarantined = dict(last.quarantined)
-        for state, verdict in nodes:
+        for state, verdict in upstreams:
             due = repeat or last.healthy.get(verdict.name) != verdict.healthy
             if due:
-                key = naming.node_check(path, verdict.name, naming.AVAILABLE)
+                key = naming.upstream_check(path, verdict.name, naming.AVAILABLE)
                 events.append(_seen(path, state, verdict))
                 events.append(checks.available(verdict).evaluation(key))
             # the graph counts only checks that ran after the last materialisation
             if not unknown and (due or quarantined.get(verdict.name) != verdict.quarantined):
-                key = naming.node_check(path, verdict.name, naming.DIVERGENCE)
+                key = naming.upstream_check(path, verdict.name, naming.DIVERGENCE)
                 events.append(checks.divergence(state.quarantined).evaluation(key))
                 quarantined[verdict.name] = verdict.quarantined
         healthy = {verdict.name: verdict.healthy for verdict in verdicts}
@@ -101,22 +101,22 @@ def build(
 def _read_checkpoints(
     name: str, settings: Mirror, kafka: KafkaResource
 ) -> tuple[CheckpointSnapshot, str]:
-    """Read the checkpoints; if that fails, the nodes can still be compared with each other."""
+    """Read the checkpoints; if that fails, the upstreams can still be compared with each other."""
     try:
         return reader.read_checkpoints(Sides(name, settings, kafka.clock), patient=False), ""
     except RelayError as error:
         return CheckpointSnapshot(), f"; the checkpoints cannot be read: {error}"
 
 
-def _summary(verdicts: Sequence[NodeVerdict]) -> str:
+def _summary(verdicts: Sequence[UpstreamVerdict]) -> str:
     unhealthy = [f"{verdict.name}: {verdict.why}" for verdict in verdicts if not verdict.healthy]
-    return "; ".join(unhealthy) or f"{len(verdicts)} of {len(verdicts)} nodes are healthy"
+    return "; ".join(unhealthy) or f"{len(verdicts)} of {len(verdicts)} upstreams are healthy"
 
 
 def _seen(
-    mirror: str, state: NodeState, verdict: NodeVerdict
+    mirror: str, state: UpstreamState, verdict: UpstreamVerdict
 ) -> dg.AssetMaterialization | dg.AssetObservation:
-    """What the health sensor has seen of a node; without offsets if it did not answer."""
+    """What the health sensor has seen of an upstream; without offsets if it did not answer."""
     offsets = (
         {}
         if state.end_offsets is None
@@ -127,7 +127,7 @@ def _seen(
     )
     event = dg.AssetMaterialization if verdict.healthy else dg.AssetObservation
     return event(
-        asset_key=naming.node_asset(mirror, verdict.name),
+        asset_key=naming.upstream_asset(mirror, verdict.name),
         description=verdict.why or "healthy",
         metadata={
             "healthy": "yes" if verdict.healthy else f"no: {verdict.why}",

@@ -175,7 +175,7 @@ class _Tick:
         """Take one snapshot for all lanes.
 
         Raises:
-            RelayError: no source node or no destination broker answers, or refuses.
+            RelayError: no upstream or no destination broker answers, or refuses.
         """
         snapshot = self.kafka.snapshot(self._mirror, all_topics, configs=False, patient=False)
         self._learn(snapshot)

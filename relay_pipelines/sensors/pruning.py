@@ -96,5 +96,5 @@ def _beyond_kept(instance: dg.DagsterInstance, lane: Lane) -> list[str]:
     # in the end every one is looked at, and no tick loads many
     some = random.sample(list(beyond), min(len(beyond), _LOOKED_AT))
     runs = instance.get_runs(RunsFilter(run_ids=some))
-    # a run that has copied a window says from which node
-    return [run.run_id for run in runs if naming.TAG_NODE not in run.tags][-RUNS_PER_TICK:]
+    # a run that has copied a window says from which upstream
+    return [run.run_id for run in runs if naming.TAG_UPSTREAM not in run.tags][-RUNS_PER_TICK:]

@@ -186,11 +186,11 @@ def _events(
             if not grown or passed < between:
                 continue
             rate = round(grown / passed, 1) if grown > 0 else None
-        yield _event(key, ends[topic], snapshot.node.name, rate)
+        yield _event(key, ends[topic], snapshot.upstream.name, rate)
 
 
 def _event(
-    key: dg.AssetKey, ends: Sequence[int], node: str, rate: float | None
+    key: dg.AssetKey, ends: Sequence[int], upstream: str, rate: float | None
 ) -> dg.AssetMaterialization:
     speed = "" if rate is None else f", {count(rate)} a second"
     return dg.AssetMaterialization(
@@ -199,7 +199,7 @@ def _event(
         metadata={
             _END: sum(ends),
             "topic-partitions": len(ends),
-            "node": node,
+            "upstream": upstream,
             **({} if rate is None else {"rate (offsets/s)": rate}),
         },
     )

@@ -2,7 +2,7 @@
 
 loading            from the file to `Settings`, or to one error that names all problems
 models             the whole file: spark, metrics and the mirrors, where they start, their audits
-clusters           the source's nodes and the destination: addresses, security, health
+clusters           the upstreams and the destination: addresses, security, health
 topics             which topics are copied, their names, and their windows and lanes in Dagster
 groups             which consumer groups are kept up to date at the destination
 copying            how records are copied, which ones, and how they change
@@ -13,7 +13,13 @@ config_types       what the keys above are made of: mappings, and the types of t
 
 from __future__ import annotations
 
-from relay_pipelines.settings.clusters import Destination, Health, Node, SecuritySettings, Source
+from relay_pipelines.settings.clusters import (
+    Destination,
+    Health,
+    SecuritySettings,
+    Source,
+    Upstream,
+)
 from relay_pipelines.settings.copying import Backoff, Copying
 from relay_pipelines.settings.loading import load
 from relay_pipelines.settings.models import Metrics, Mirror, Settings, Spark
@@ -27,12 +33,12 @@ __all__ = [
     "LaneSettings",
     "Metrics",
     "Mirror",
-    "Node",
     "SecuritySettings",
     "Settings",
     "Source",
     "Spark",
     "Topics",
+    "Upstream",
     "WindowSettings",
     "load",
 ]

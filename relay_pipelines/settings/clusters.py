@@ -1,4 +1,4 @@
-"""The clusters of a mirror: addresses, security, and how the source's nodes are watched."""
+"""The clusters of a mirror: addresses, security, and how the upstreams are watched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from relay_pipelines import model, redaction
-from relay_pipelines.plan.node_choice import Failback
+from relay_pipelines.plan.upstream_choice import Failback
 from relay_pipelines.settings.config_types import (
     Count,
     Duration,
@@ -222,7 +222,7 @@ class _Connection(Section):
     """Send buffer of each connection; over a long line, bandwidth times round-trip time."""
 
     def reached_as(self, role: type[Role], **more: Any) -> Role:
-        """Return the same cluster in another role, such as the node of a source that it becomes.
+        """Return the same cluster in another role, such as the upstream that it becomes.
 
         Args:
             more: what only that role has.
@@ -240,7 +240,7 @@ class _Connection(Section):
         )
 
 
-class Node(_Connection):
+class Upstream(_Connection):
     """One of the identical clusters of a source."""
 
     name: Name
@@ -257,16 +257,16 @@ class Node(_Connection):
 
 
 class Health(Section):
-    """How nodes are watched, and which node is read."""
+    """How upstreams are watched, and which upstream is read."""
 
     interval: Duration = 30_000
-    """How often Dagster's health sensor checks every node."""
+    """How often Dagster's health sensor checks every upstream."""
     request_timeout: Duration = 3_000
-    """A node that does not answer in time is down; during a copy, only if there are others."""
+    """An upstream that does not answer in time is down; during a copy, only if there are others."""
     lag_threshold: NotNegative | None = None
-    """A node that lags the most advanced one by more records is unhealthy; no limit by default."""
+    """One that lags the most advanced by more records is unhealthy; no limit by default."""
     failback: Failback = Failback.NEVER
-    """Whether to return to a preferred node once it is healthy again: never or when_healthy."""
+    """Whether to return to a preferred upstream once it is healthy again: never or when_healthy."""
 
 
 class SchemaRegistry(Section):
@@ -306,25 +306,25 @@ class SchemaRegistry(Section):
 
 
 class Source(Section):
-    """Where records come from: nodes that hold the same topics, record for record."""
+    """Where records come from: upstreams that hold the same topics, record for record."""
 
-    nodes: tuple[Node, ...] = Field(min_length=1)
-    """The nodes in order of preference; usually one."""
+    upstreams: tuple[Upstream, ...] = Field(min_length=1)
+    """The upstreams in order of preference; usually one."""
     schema_registry: SchemaRegistry | None = None
     """The registry of the schemas whose ids records have; `relay schemas verify` reads it."""
     health: Health = Health()
-    """When a node is healthy, and which node is read."""
+    """When an upstream is healthy, and which upstream is read."""
 
     def problems(self) -> Iterator[Problem]:
-        """Find repeated node names, and failover settings of a single node."""
-        names = [node.name for node in self.nodes]
+        """Find repeated upstream names, and failover settings of a single upstream."""
+        names = [upstream.name for upstream in self.upstreams]
         for index, name in enumerate(names):
             if name in names[:index]:
-                yield ("nodes", index, "name"), "another node has this name"
+                yield ("upstreams", index, "name"), "another upstream has this name"
         if len(names) == 1:
             for key in _CHOICE_KEYS:
                 if key in self.health.model_fields_set:
-                    yield ("health", key), "has no effect: the source has only one node"
+                    yield ("health", key), "has no effect: the source has only one upstream"
 
 
 class Destination(_Connection):

@@ -16,5 +16,5 @@ class Groups(Section):
     """How often to look at what they have committed at the source, while something copies."""
     lag_target: Duration = 60_000
     """The check `group_offsets` fails when a group has not been followed for longer."""
-    node: Text | None = None
-    """The node of the source whose groups are meant, if it has several."""
+    upstream: Text | None = None
+    """The upstream whose groups are meant, if the source has several."""

@@ -355,13 +355,16 @@ class Mirror(RecordSettings):
                 taken.add(name)
 
     def _problems_of_groups(self) -> Iterator[Problem]:
-        """Find groups of an unknown node, or of one of several."""
-        names, node = [node.name for node in self.nodes], self.groups.node
+        """Find groups of an unknown upstream, or of one of several."""
+        names, upstream = [upstream.name for upstream in self.upstreams], self.groups.upstream
         choice = " or ".join(names)
-        if node and node not in names:
-            yield ("groups", "node"), f"the source has no node of this name: choose {choice}"
-        if self.groups.allow and not node and len(names) > 1:
-            why = f"the source has several nodes: say with node whose groups are meant, {choice}"
+        if upstream and upstream not in names:
+            yield (
+                ("groups", "upstream"),
+                f"the source has no upstream of this name: choose {choice}",
+            )
+        if self.groups.allow and not upstream and len(names) > 1:
+            why = f"the source has several upstreams: say whose groups are meant, {choice}"
             yield ("groups", "allow"), why
 
     @property
@@ -398,9 +401,9 @@ class Mirror(RecordSettings):
         return self.window
 
     @property
-    def nodes(self) -> tuple[model.Cluster, ...]:
-        """The source's nodes, in order of preference; at least one."""
-        return tuple(node.cluster for node in self.source.nodes)
+    def upstreams(self) -> tuple[model.Cluster, ...]:
+        """The upstreams, in order of preference; at least one."""
+        return tuple(upstream.cluster for upstream in self.source.upstreams)
 
     def override(self, topic: str) -> Override:
         """Return the first override that matches a source topic; an empty one if none does."""
@@ -481,7 +484,7 @@ class Mirror(RecordSettings):
 
     @property
     def health_options(self) -> model.CopyOptions:
-        """Those for a node that others can replace: it must answer soon."""
+        """Those for an upstream that others can replace: it must answer soon."""
         return replace(self.copy_options, request_timeout_ms=self.source.health.request_timeout)
 
 

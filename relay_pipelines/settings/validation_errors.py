@@ -68,7 +68,7 @@ def nearest(name: str, valid: Iterable[str], kind: str) -> str:
 
 
 def dotted(location: Location) -> str:
-    """Return a location as `mirrors.orders.source.nodes[0].name`."""
+    """Return a location as `mirrors.orders.source.upstreams[0].name`."""
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
     return path.removeprefix(".")
 
@@ -193,7 +193,7 @@ def _valid_keys(root: type[BaseModel], location: Location) -> list[str]:
                 for name, field in annotation.model_fields.items()
             }[str(step)]
         else:
-            arguments = get_args(annotation)  # tuple[Node, ...] or dict[str, Mirror]
+            arguments = get_args(annotation)  # tuple[Upstream, ...] or dict[str, Mirror]
             annotation = arguments[0] if arguments[-1] is Ellipsis else arguments[1]
         if isinstance(annotation, UnionType):  # Window | None
             annotation = get_args(annotation)[0]

@@ -17,14 +17,13 @@ from relay_pipelines.model import (
     Cluster,
     CopyOptions,
     Hop,
-    NodeIdentity,
     Policy,
     RecordPolicy,
     TopicPartition,
+    UpstreamIdentity,
 )
 from relay_pipelines.plan import hops
 from relay_pipelines.plan import policies as record_policies
-from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import moved_error, moved_topics, present_owner
 from relay_pipelines.plan.positions import Position, data_loss, losses
 from relay_pipelines.plan.run_ends import RunEnds
@@ -37,21 +36,22 @@ from relay_pipelines.plan.topic_selection import (
     select,
     targets,
 )
+from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.admin import readable_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import (
-    node_selection,
     shared_destinations,
     start_offsets,
     state_topics,
+    upstream_selection,
 )
 from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
-from relay_pipelines.snapshot.node_selection import NodeSelection
 from relay_pipelines.snapshot.recent_configs import Configs, RecentConfigs, TopicConfigs
 from relay_pipelines.snapshot.state_topics import StateTopic
+from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.user_sources import Sources
 
@@ -71,7 +71,7 @@ _NOT_SHOWN = frozenset(
         error_codes.INVALID_TOPIC,
     }
 )
-_WAIT_SECONDS = 3.0  # for an election, or for a node that does not answer
+_WAIT_SECONDS = 3.0  # for an election, or for an upstream that does not answer
 
 Belongs = Callable[[str], bool]
 
@@ -82,7 +82,7 @@ class ClusterSnapshot:
 
     Args:
         sides: how they were asked, and whoever acts on the snapshot asks them.
-        node: the source node that was asked, and that a copy reads.
+        upstream: the upstream that was asked, and that a copy reads.
         decisions: on every topic of the source.
         targets: source topic -> destination topic, and the partition to which it is pinned, of the
             included topics.
@@ -96,15 +96,15 @@ class ClusterSnapshot:
         destination_configs: the same keys, and those that a copy must know; empty if not requested.
         sizes_bytes: on the source's disk, where it reports them; empty if configurations were not
             requested.
-        node_why: why this node was chosen.
-        other_nodes: the nodes to fail over to, in order.
-        same_logs: the logs of other nodes that hold what was copied.
-        previous_node: the node that was read before, if it is another one.
-        verdicts: on every node that was asked.
+        upstream_why: why this upstream was chosen.
+        other_upstreams: the upstreams to fail over to, in order.
+        same_logs: the logs of other upstreams that hold what was copied.
+        previous_upstream: the upstream that was read before, if it is another one.
+        verdicts: on every upstream that was asked.
         record_policy: source topic -> how its records are copied, with the files of its classes.
         accepted: losses that were accepted just before the snapshot was taken.
-        deleted: source topic -> destination topic, of topics that are selected and that the node no
-            longer has; the destination topic is empty if nothing was copied.
+        deleted: source topic -> destination topic, of topics that are selected and that the
+            upstream no longer has; the destination topic is empty if nothing was copied.
         new_starts: as `start_offsets.new_starts` returns them; a run writes them before it copies
             the first record.
         refused: source topic -> why it is not copied: its configuration, or that of its copy,
@@ -112,19 +112,19 @@ class ClusterSnapshot:
             copy itself; or its copy would have the name of another one.
         created, doubted: as of `CheckpointSnapshot`.
         owners: the transactional ids that own source topic-partitions, where one was recorded.
-        unseen: names that `topics.allow` spells out, that were never copied, and that the node does
-            not have.
+        unseen: names that `topics.allow` spells out, that were never copied, and that the upstream
+            does not have.
         state_topics: those of the mirrors' state that exist; empty if configurations were not
             requested.
         at_destination: brokers of the destination, and the topics there that concern the mirror.
-        unreadable: what has no position, and why: it has no leader, only another node has it, or
-            the topic is hidden from the user (as its partition 0). Not copied.
+        unreadable: what has no position, and why: it has no leader, only another upstream has it,
+            or the topic is hidden from the user (as its partition 0). Not copied.
         passed: source topic -> the hops by which copies came to it; none for topics without copies.
         run_ends: as `CheckpointSnapshot.run_ends`.
     """
 
     sides: Sides
-    node: Cluster
+    upstream: Cluster
     destination: Cluster
     decisions: Sequence[TopicDecision]
     targets: Mapping[str, Target]
@@ -136,11 +136,11 @@ class ClusterSnapshot:
     source_configs: Configs
     destination_configs: Configs
     sizes_bytes: Mapping[TopicPartition, int]
-    node_why: str = ""
-    other_nodes: tuple[Cluster, ...] = ()
-    same_logs: Mapping[TopicPartition, tuple[NodeIdentity, ...]] = field(default_factory=dict)
-    previous_node: str = ""
-    verdicts: tuple[NodeVerdict, ...] = ()
+    upstream_why: str = ""
+    other_upstreams: tuple[Cluster, ...] = ()
+    same_logs: Mapping[TopicPartition, tuple[UpstreamIdentity, ...]] = field(default_factory=dict)
+    previous_upstream: str = ""
+    verdicts: tuple[UpstreamVerdict, ...] = ()
     record_policy: Mapping[str, RecordPolicy] = field(default_factory=dict)
     accepted: tuple[DataLossError, ...] = ()
     deleted: Mapping[str, str] = field(default_factory=dict)
@@ -162,8 +162,8 @@ class ClusterSnapshot:
         return self.sides.name
 
     def source_client(self, purpose: str = "") -> ClusterClient:
-        """Return a client of the node that was asked."""
-        return self.sides.source(self.node, purpose)
+        """Return a client of the upstream that was asked."""
+        return self.sides.source(self.upstream, purpose)
 
     def destination_client(
         self, purpose: str = "", options: CopyOptions | None = None
@@ -225,9 +225,9 @@ class ClusterSnapshot:
         return {topic: policy.digests for topic, policy in self.record_policy.items()}
 
     @property
-    def node_behind(self) -> int:
-        """How many records other nodes have that the node which is read does not have yet."""
-        chosen = (verdict for verdict in self.verdicts if verdict.name == self.node.name)
+    def upstream_behind(self) -> int:
+        """How many records other upstreams have that the one which is read lacks."""
+        chosen = (verdict for verdict in self.verdicts if verdict.name == self.upstream.name)
         return next((verdict.behind for verdict in chosen), 0)
 
     def owner_of(self, source: TopicPartition) -> str:
@@ -327,19 +327,20 @@ def take_snapshot(
     only_topic: str | None = None,
     *,
     belongs: Belongs = all_topics,
-    first_node: int = 0,
+    first_upstream: int = 0,
     configs: bool = True,
     patient: bool = True,
     refuse_loops: bool = True,
     settled: bool = False,
     recent: RecentConfigs | None = None,
 ) -> ClusterSnapshot:
-    """Choose the source node to read, and ask it and the destination.
+    """Choose the upstream to read, and ask it and the destination.
 
     Args:
         only_topic: leave out all other topics.
         belongs: leave out the topics for which it returns False.
-        first_node: 0 prefers the node that was read last; every number above, another node.
+        first_upstream: 0 prefers the upstream that was read last; every number above, another
+            upstream.
         configs: whether to ask for the configurations and sizes of all topics, and not only for
             what holds back those with news.
         patient: as in `retry`.
@@ -352,7 +353,7 @@ def take_snapshot(
 
     Raises:
         ConfigError: `only_topic` is not mirrored.
-        RelayError: no node answers, or the destination does not; the user lacks a permission.
+        RelayError: no upstream answers, or the destination does not; the user lacks a permission.
     """
     options, began = sides.options, sides.clock.monotonic()
     # there is a last attempt that does not wait
@@ -372,10 +373,12 @@ def take_snapshot(
                 else CheckpointSnapshot()
             )
             waits = sides.clock.monotonic() - began < wait_seconds
-            selection = node_selection.select_node(sides, checkpoints, first_node, waits=waits)
-            # with other nodes to fail over to, do not wait as long for one that hangs
-            of_node = sides.mirror.health_options if selection.others else None
-            with sides.source(selection.node, options=of_node) as source:
+            selection = upstream_selection.select_upstream(
+                sides, checkpoints, first_upstream, waits=waits
+            )
+            # with other upstreams to fail over to, do not wait as long for one that hangs
+            of_upstream = sides.mirror.health_options if selection.others else None
+            with sides.source(selection.upstream, options=of_upstream) as source:
                 builder = _SnapshotBuilder(sides, source, destination, at_destination)
                 return builder.build(
                     selection,
@@ -449,7 +452,7 @@ class _SnapshotBuilder:
 
     def build(
         self,
-        selection: NodeSelection,
+        selection: UpstreamSelection,
         checkpoints: CheckpointSnapshot,
         only_topic: str | None,
         belongs: Belongs,
@@ -537,7 +540,7 @@ class _SnapshotBuilder:
         positions = self._with_unwritable(positions, topics, needed, waits=waits)
         return ClusterSnapshot(
             sides=self._sides,
-            node=self._source.cluster,
+            upstream=self._source.cluster,
             destination=self._destination.cluster,
             decisions=topics.decisions,
             targets=topics.targets,
@@ -554,8 +557,8 @@ class _SnapshotBuilder:
             source_configs=found.source,
             destination_configs=found.destination,
             sizes_bytes=found.sizes_bytes,
-            node_why=selection.why,
-            other_nodes=selection.others,
+            upstream_why=selection.why,
+            other_upstreams=selection.others,
             same_logs={
                 position.topic_partition: logs
                 for position in positions
@@ -566,7 +569,7 @@ class _SnapshotBuilder:
                     )
                 )
             },
-            previous_node=selection.previous,
+            previous_upstream=selection.previous,
             verdicts=selection.verdicts,
             record_policy=policies,
             deleted=deleted,
@@ -604,21 +607,23 @@ class _SnapshotBuilder:
 
     def _missing(
         self,
-        selection: NodeSelection,
+        selection: UpstreamSelection,
         checkpoints: CheckpointSnapshot,
         only_topic: str | None,
         belongs: Belongs,
     ) -> dict[TopicPartition, RelayError]:
-        """Return why topic-partitions that only another node has, or may have, are not copied."""
+        """Return why topic-partitions that only another upstream may have are not copied."""
         if not selection.unread:
             return {}
-        at_node = {tp for topic in self._at_source.topics.values() for tp in topic.topic_partitions}
+        at_upstream = {
+            tp for topic in self._at_source.topics.values() for tp in topic.topic_partitions
+        }
         # of a topic of which only the start is decided, nobody knows the partitions
         started = checkpoints.starts.keys() - {tp.topic for tp in checkpoints.checkpoints}
         begun = [*checkpoints.checkpoints, *(TopicPartition(topic, 0) for topic in started)]
         decisions = self._decide({tp.topic for tp in begun})
         selected = {decision.topic for decision in decisions if decision.included}
-        missing = selection.missing(at_node, [tp for tp in begun if tp.topic in selected])
+        missing = selection.missing(at_upstream, [tp for tp in begun if tp.topic in selected])
         return {
             tp: error
             for tp, error in missing.items()
@@ -781,7 +786,7 @@ class _SnapshotBuilder:
         return {**refusals(topics.all_targets, quarantines, holders)}
 
     def _copies_onto_sources(
-        self, topics: _Topics, policies: Mapping[str, RecordPolicy], selection: NodeSelection
+        self, topics: _Topics, policies: Mapping[str, RecordPolicy], selection: UpstreamSelection
     ) -> dict[str, RelayError]:
         """Return why topics are not copied whose copies this mirror would copy."""
         destination_id = self._at_destination.cluster_id
@@ -898,7 +903,7 @@ class _SnapshotBuilder:
 
     def _positions(
         self,
-        selection: NodeSelection,
+        selection: UpstreamSelection,
         topics: _Topics,
         checkpoints: CheckpointSnapshot,
         lost: Lost,
@@ -914,7 +919,7 @@ class _SnapshotBuilder:
             leaderless,
             among_several=bool(selection.others),
         ).all()
-        return [with_other_nodes(selection, position) for position in positions], unjudged
+        return [with_other_upstreams(selection, position) for position in positions], unjudged
 
     def _configs(
         self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]
@@ -943,8 +948,8 @@ class _SnapshotBuilder:
         return at_source, at_destination, refused
 
 
-def with_other_nodes(selection: NodeSelection, position: Position) -> Position:
-    """Add what another node has, or may have, of it that this one does not."""
+def with_other_upstreams(selection: UpstreamSelection, position: Position) -> Position:
+    """Add what another upstream has, or may have, of it that this one does not."""
     if not selection.unread:
         return position
     lost, elsewhere = losses(position), None

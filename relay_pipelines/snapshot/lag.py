@@ -181,7 +181,7 @@ class _Looks:
 
 
 _looks: dict[tuple[str, str, TopicPartition], _Looks] = {}
-"""Of this process, by mirror and node, which may be behind another one."""
+"""Of this process, by mirror and upstream, which may be behind another one."""
 
 
 def _learn(snapshot: ClusterSnapshot) -> dict[TopicPartition, _Looks]:
@@ -191,7 +191,7 @@ def _learn(snapshot: ClusterSnapshot) -> dict[TopicPartition, _Looks]:
         tp = position.topic_partition
         topic = snapshot.source_topics.get(tp.topic)
         topic_id = topic.topic_id if topic else ""
-        key = snapshot.name, snapshot.node.name, tp
+        key = snapshot.name, snapshot.upstream.name, tp
         if key not in _looks or _looks[key].topic_id != topic_id:
             _looks[key] = _Looks(topic_id)
         _looks[key].learn(position.end_offset, position.first_uncopied, now_ms)
@@ -257,7 +257,7 @@ class Rates:
             began_ms, before = self._looks[0]
             seconds = max(1, taken_ms - began_ms) / 1000
             for tp in now.keys() & before.keys():
-                # another node of the source may end earlier, and a checkpoint may be reset
+                # another upstream may end earlier, and a checkpoint may be reset
                 source, copied = (
                     max(0, new - old) / seconds
                     for new, old in zip(now[tp], before[tp], strict=True)

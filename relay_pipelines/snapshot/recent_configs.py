@@ -51,7 +51,7 @@ class RecentConfigs:
         """Return the configurations, which are asked for if the known ones may not be used.
 
         Args:
-            of: what they are of: the node and all topics.
+            of: what they are of: the upstream and all topics.
             now: in monotonic seconds.
             copies: whether there is something to copy.
         """

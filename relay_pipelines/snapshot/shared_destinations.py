@@ -134,7 +134,7 @@ def copies_onto_sources(
     return {
         topic: ConfigError(
             f"topic {topic!r} would be copied to {'itself' if name == topic else repr(name)}: this"
-            f" mirror reads {name!r}, too, because a source node and the {destination} are the same"
+            f" mirror reads {name!r}, too, because an upstream and the {destination} are the same"
             " cluster",
             remedy=f"change topics.rename, or add {name!r} to topics.deny",
         )

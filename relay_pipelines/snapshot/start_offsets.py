@@ -11,7 +11,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.admin import committed_offsets
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.settings.models import Start
-from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.snapshot.upstream_selection import UpstreamState
 
 
 def new_starts(
@@ -22,7 +22,7 @@ def new_starts(
     copied: Collection[TopicPartition],
     topics: Collection[str],
     now_ms: int,
-    others: Sequence[NodeState] = (),
+    others: Sequence[UpstreamState] = (),
 ) -> list[StartRecord]:
     """Decide where topics start: all of them before a mirror's first record, later none.
 
@@ -34,7 +34,7 @@ def new_starts(
         copied: topic-partitions that were copied according to the ledger, and that have lost their
             checkpoints.
         topics: all topics that the mirror copies, also in other runs and lanes.
-        others: the other nodes.
+        others: the other upstreams.
 
     Returns:
         The record of the mirror itself, if it begins, and those of topics.
@@ -58,17 +58,17 @@ def new_starts(
     low = source.list_offsets(partitions, EARLIEST, READ_COMMITTED)
     end = source.list_offsets(partitions, LATEST, READ_COMMITTED)
     configured = _configured_offsets(source, start, partitions, end)
-    node = source.cluster.name
-    records = [StartRecord(mirror, "", {}, node, {}, now_ms)] if begins else []
+    upstream = source.cluster.name
+    records = [StartRecord(mirror, "", {}, upstream, {}, now_ms)] if begins else []
     for topic in new:
         metadata = source.topic(topic)
         offsets = {
             tp.partition: min(max(configured.get(tp, 0), low[tp]), max(low[tp], end[tp]))
             for tp in metadata.topic_partitions
         }
-        ids = {other.node.name: other.topic_ids.get(topic, "") for other in others}
-        ids[node] = metadata.topic_id
-        records.append(StartRecord(mirror, topic, offsets, node, ids, now_ms))
+        ids = {other.upstream.name: other.topic_ids.get(topic, "") for other in others}
+        ids[upstream] = metadata.topic_id
+        records.append(StartRecord(mirror, topic, offsets, upstream, ids, now_ms))
     return records
 
 

@@ -26,12 +26,12 @@ class Positions:
 
     Args:
         name: of the mirror.
-        source: the node to read.
+        source: the upstream to read.
         at_destination: the topics of the destination that concern the mirror.
         targets: source topic -> where its records go, of the included topics.
         lost: which checkpoints are gone, or not the last ones.
         leaderless: topic-partitions that have no position, as nobody knows their offsets.
-        among_several: whether the source has other nodes.
+        among_several: whether the source has other upstreams.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def cut_windows(
         yield FrozenWindow(
             key=naming.window_key(now_ms, number),
             ranges=tuple(offset_ranges),
-            node=snapshot.node.name,
+            upstream=snapshot.upstream.name,
             planned_at_ms=now_ms,
             size_bytes=int(
                 sum(

@@ -57,7 +57,7 @@ class LaneRun:
     Args:
         session: returns the Spark session; called only if there is something to copy.
         stop: whether the run is asked to stop.
-        attempt: each begins at another source node.
+        attempt: each begins at another upstream.
         brief: whether the log has one line per window.
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         yields: whether to wait while another deployment copies the lane's topics.
@@ -86,7 +86,7 @@ class LaneRun:
     checks: WindowChecks = field(init=False)
     schemas: SchemaChecks = field(init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
-    _node: str = field(default="", init=False)
+    _upstream: str = field(default="", init=False)
     _sources: Sources | None = field(default=None, init=False)
     _ledger_ends: Mapping[TopicPartition, int] = field(default_factory=dict, init=False)
     _surveyed_seconds: float = field(default=0.0, init=False)
@@ -150,7 +150,7 @@ class LaneRun:
             without: topics to leave out.
 
         Raises:
-            RelayError: no source node or no destination broker answers.
+            RelayError: no upstream or no destination broker answers.
         """
         snapshot = self._snapshot = self.survey(without)
         yield from self._end_left_windows(snapshot)
@@ -281,7 +281,7 @@ class LaneRun:
             start: where topics start that were never copied; as configured if None.
 
         Raises:
-            RelayError: no source node or no destination broker answers.
+            RelayError: no upstream or no destination broker answers.
         """
         lane, clock, began = self.lane, self.kafka.clock, self.kafka.clock.monotonic()
         new = self.context.run_tags.get(naming.TAG_NEW_TOPICS, "").split()
@@ -363,7 +363,7 @@ class LaneRun:
         return report
 
     def _copied(self, snapshot: ClusterSnapshot, frozen: FrozenWindow) -> Copied:
-        self._say_node(snapshot)
+        self._say_upstream(snapshot)
         self._has_copied = True
         return copy_round(
             self.kafka,
@@ -497,10 +497,10 @@ class LaneRun:
         added = {naming.TAG_FAILED_TOPICS: known}
         turns.add_tags(self.context.instance, self.context.run_id, added)
 
-    def _say_node(self, snapshot: ClusterSnapshot) -> None:
-        if snapshot.node.name != self._node:
-            self._node = snapshot.node.name
-            tags = {naming.TAG_NODE: self._node, naming.TAG_WHY: snapshot.node_why}
+    def _say_upstream(self, snapshot: ClusterSnapshot) -> None:
+        if snapshot.upstream.name != self._upstream:
+            self._upstream = snapshot.upstream.name
+            tags = {naming.TAG_UPSTREAM: self._upstream, naming.TAG_WHY: snapshot.upstream_why}
             turns.add_tags(self.context.instance, self.context.run_id, tags)
 
 

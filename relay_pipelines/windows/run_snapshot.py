@@ -32,7 +32,7 @@ def prepare(
     Args:
         belongs: selects the topics.
         log: gets a warning for each accepted loss.
-        attempt: each begins with another source node.
+        attempt: each begins with another upstream.
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         start: where topics start that were never copied; as configured if None.
         looks_only: whether to write nothing.
@@ -48,7 +48,7 @@ def prepare(
         cluster_snapshot.take_snapshot,
         Sides(name, mirror, clock),
         belongs=belongs,
-        first_node=attempt,
+        first_upstream=attempt,
         patient=patient,
         settled=True,
         recent=recent,

@@ -14,7 +14,7 @@ import dagster as dg
 
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.verdict import State, Verdict
-from relay_pipelines.checks import nodes, topic_configs
+from relay_pipelines.checks import topic_configs, upstreams
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import OffsetRange, Skipped
 from relay_pipelines.orchestration import naming, window_log
@@ -64,11 +64,11 @@ def covered(run_id: str, lane: Lane, topic: str, key: str, later: WindowReport) 
 def of_lane(
     context: dg.OpExecutionContext, lane: Lane, report: WindowReport, *, all_topics: bool
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield what the copy found out about nodes, and about configurations if it saw all topics."""
-    for node, why in report.result.diverged.items():
-        context.log.error("node %s is in quarantine: %s", node, why)
-        key = naming.node_check(lane.path, node, naming.DIVERGENCE)
-        yield nodes.divergence(why).evaluation(key)
+    """Yield what the copy found out about upstreams, and configurations if it saw all topics."""
+    for upstream, why in report.result.diverged.items():
+        context.log.error("upstream %s is in quarantine: %s", upstream, why)
+        key = naming.upstream_check(lane.path, upstream, naming.DIVERGENCE)
+        yield upstreams.divergence(why).evaluation(key)
     if all_topics:
         key = lane.check(naming.CONFIGS)
         yield topic_configs.result(report.differences).evaluation(key)
@@ -81,7 +81,7 @@ _COUNTS = dg.TableSchema(
     ]
 )
 """Without descriptions, which Dagster would keep with each event: docs/metrics.md has them."""
-_DETAILS = ("partition", "node", "reencoded", "left out", "destination offsets", "source end")
+_DETAILS = ("partition", "upstream", "reencoded", "left out", "destination offsets", "source end")
 _REASONS = {
     Skipped.CONTROL: "transaction markers",
     Skipped.ABORTED: "aborted",
@@ -114,7 +114,7 @@ def of_topic(
         else round(topic.source_rate, 1),
         "first record": _time(topic.first_ms),
         "last record": _time(topic.last_ms),
-        "node": ", ".join(sorted(topic.totals.nodes)) or window.node,
+        "upstream": ", ".join(sorted(topic.totals.upstreams)) or window.upstream,
         "code": ", ".join(sorted(topic.totals.code)) or None,
         "topic-partitions": counts(topic),
         "topic-partitions, details": _details(topic),
@@ -179,7 +179,7 @@ def _detail(counted: Recount, source_end: int) -> Sequence[str]:
     ]
     return (
         str(counted.range.topic_partition.partition),
-        ", ".join(sorted({entry.node for entry in counted.entries})),
+        ", ".join(sorted({entry.upstream for entry in counted.entries})),
         count(sum(entry.reencoded for entry in counted.entries)),
         ", ".join(left_out),
         f"[{counted.scanned.start}, {counted.scanned.end})" if counted.scanned else "",

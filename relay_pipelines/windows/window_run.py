@@ -170,7 +170,7 @@ class WindowReport:
     """
 
     frozen: FrozenWindow
-    node: str
+    upstream: str
     topics: list[TopicReport]
     result: RunResult
     differences: Sequence[Difference] = ()
@@ -305,7 +305,7 @@ def count_window(
     ]
     recount_seconds = kafka.clock.monotonic() - began
     return WindowReport(
-        *(plan.frozen, snapshot.node.name, reports, result, differences),
+        *(plan.frozen, snapshot.upstream.name, reports, result, differences),
         *(copied.readable_ms if copied else frozen.planned_at_ms, recount_seconds),
     )
 

@@ -148,7 +148,7 @@ class Mirror:
     def job(self, run_id: str = "run") -> tuple[CopyJob, list[CopyRange]]:
         """The job and ranges of a task: both partitions, from the beginning to the current end."""
         clusters = (
-            Cluster("node", self.source.cluster.bootstrap_servers),
+            Cluster("upstream", self.source.cluster.bootstrap_servers),
             Cluster("destination", self.destination.bootstrap_servers),
         )
         ranges = [
@@ -242,9 +242,9 @@ class Mirror:
         options = self.options
         return {
             "source": {
-                "nodes": [
+                "upstreams": [
                     {
-                        "name": "node",
+                        "name": "upstream",
                         "bootstrap_servers": list(self.source.cluster.bootstrap_servers),
                     }
                 ]

@@ -26,11 +26,11 @@ def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list
     job = CopyJob(
         mirror=name,
         run_id="task",
-        node=snapshot.node,
+        upstream=snapshot.upstream,
         destination=snapshot.destination,
         options=options,
-        other_nodes=snapshot.other_nodes,
-        node_timeout_ms=mirror.source.health.request_timeout,
+        other_upstreams=snapshot.other_upstreams,
+        upstream_timeout_ms=mirror.source.health.request_timeout,
     )
     return job, ranges
 

@@ -207,14 +207,14 @@ def test_the_nearest_replica_is_read(
         near = dataclasses.replace(three.cluster(), rack=rack, rack_variable=variable)
         with client_of(near) as asked:
             account = account_read(asked, wanted, 100_000)
-        return account, [node for node, port in ports.items() if read_bytes[port]]
+        return account, [upstream for upstream, port in ports.items() if read_bytes[port]]
 
     everything, read_from = read_as("")
     assert (len(everything), read_from) == (count, [leader])
-    for node in ports:
-        assert read_as(f"rack-{node}") == (everything, [node])
+    for upstream in ports:
+        assert read_as(f"rack-{upstream}") == (everything, [upstream])
     assert read_as("a rack without a broker") == (everything, [leader])
-    (other, third) = (node for node in ports if node != leader)
+    (other, third) = (upstream for upstream in ports if upstream != leader)
     monkeypatch.setenv("ZONE", f"rack-{other}")
     assert read_as(f"rack-{third}", "ZONE") == (everything, [other])
     assert read_as(f"rack-{third}", "NO_ZONE") == (everything, [third])
@@ -385,8 +385,8 @@ def test_a_topic_partition_that_cannot_be_copied_holds_up_no_other(
             said = shown.stdout + shown.stderr
             for topic in of:
                 assert (f"{topic}-0" in said, reasons[topic] in said) == (True, True), command
-        nodes = json.loads(commands.relay_here(config, "nodes", "--json").stdout)["mirrors"]
-        assert [node["leaderless"] for node in nodes[0]["nodes"]] == [[f"{lone}-0"]]
+        upstreams = json.loads(commands.relay_here(config, "upstreams", "--json").stdout)["mirrors"]
+        assert [upstream["leaderless"] for upstream in upstreams[0]["upstreams"]] == [[f"{lone}-0"]]
     finally:
         broker.start()
     until(lambda: all(map(in_sync, topics)), "leaders")

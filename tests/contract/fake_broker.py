@@ -81,7 +81,7 @@ class FakeBroker:
         self._memory.logs[at.topic].emptied_at = _END
         self._memory.cleanup_policy = "delete"
         self._memory.partition = at.partition
-        self._memory.node = NODE_ID, *self._address
+        self._memory.upstream = NODE_ID, *self._address
         vars(self._memory).update(memory)
 
     def __enter__(self) -> Self:

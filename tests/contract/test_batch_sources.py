@@ -71,19 +71,19 @@ class BatchSourceContract:
         assert (entries[-1].source.end, len(failed)) == (15, 1)
 
     def test_a_chunk_without_records_does_not_make_a_checkpoint_dense(self) -> None:
-        """A node whose cleaner was slower still has the records 5 to 9, and has not diverged."""
+        """An upstream whose cleaner was slower has the records 5 to 9, and has not diverged."""
         first, other, copies = filled((0, 5)), filled((0, 5), (5, 10)), destination("a")
-        for node in (first, other):
-            marker_at(node, 10)
-            marker_at(node, 11)
+        for upstream in (first, other):
+            marker_at(upstream, 10)
+            marker_at(upstream, 11)
         each = {"fetch_max_bytes": 62, "chunk_ms": 0}
         with served(source=first, other=other, destination=copies):
             (outcome,) = self.copy(job(memory.OTHER, **each), [self.whole(12)], Clock())
         assert (outcome.error, outcome.next_offset) == ("", 12)
         assert outcome.chunks >= 3
         known = checkpoints_of(copies)[-1]
-        for node in (first, other):
-            put(node, "a", memory.batch(*map(record, range(12, 17))))
+        for upstream in (first, other):
+            put(upstream, "a", memory.batch(*map(record, range(12, 17))))
         wanted = replace(self.whole(17), checkpoint=known)
         with served(other=other, destination=copies):
             (outcome,) = self.copy(job(memory.OTHER, give_up_after_ms=100), [wanted], Clock())
@@ -91,24 +91,24 @@ class BatchSourceContract:
         assert not known.is_dense
 
     @pytest.mark.parametrize("twice", [True, False])
-    def test_a_node_with_shifted_offsets_is_a_divergence(self, twice: bool) -> None:  # noqa: FBT001
-        """The first node has a marker twice: the next offset on the other would skip a record."""
+    def test_an_upstream_with_shifted_offsets_is_a_divergence(self, twice: bool) -> None:  # noqa: FBT001
+        """The first one has a marker twice: the next offset on the other would skip a record."""
         first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
-        for node in (first, other):
-            node.cleanup_policy = "delete"
-            node.logs["a"].append(memory.CONTROL_BATCH, b"")
+        for upstream in (first, other):
+            upstream.cleanup_policy = "delete"
+            upstream.logs["a"].append(memory.CONTROL_BATCH, b"")
         if twice:
             first.logs["a"].append(memory.CONTROL_BATCH, b"")
         with served(source=first, other=other, destination=copies):
             (outcome,) = self.copy(job(memory.OTHER), [self.whole(6 + twice)], Clock())
             assert (outcome.error, outcome.next_offset) == ("", 6 + twice)
-            for node in (first, other):
-                put(node, "a", memory.batch(*map(record, range(5, 10))))
+            for upstream in (first, other):
+                put(upstream, "a", memory.batch(*map(record, range(5, 10))))
             wanted = replace(self.whole(11), checkpoint=checkpoints_of(copies)[-1])
         with served(other=other, destination=copies):
             (outcome,) = self.copy(job(memory.OTHER, give_up_after_ms=100), [wanted], Clock())
         if twice:
-            assert "node other holds another record" in outcome.diverged["other"]
+            assert "upstream other holds another record" in outcome.diverged["other"]
             assert outcome.next_offset == 7
         else:
             assert (outcome.error, outcome.records) == ("", 5)
@@ -119,14 +119,14 @@ def marker_at(cluster: FakeCluster, offset: int) -> None:
 
 
 class TestFetchedBatches(BatchSourceContract):
-    """Batches as a node holds them."""
+    """Batches as an upstream holds them."""
 
     where = ""
     copy = staticmethod(copy_as_it_is)
 
 
 class TestKeptOffsets(BatchSourceContract):
-    """Batches as a node holds them, of which a predicate keeps records."""
+    """Batches as an upstream holds them, of which a predicate keeps records."""
 
     copy = staticmethod(copy_as_kept)
 

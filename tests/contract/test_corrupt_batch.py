@@ -31,7 +31,7 @@ def test_a_corrupt_batch_stops_the_range(coalesce_below: int) -> None:
         found = (outcome.status, outcome.error_kind, outcome.exit_code)
         assert found == (Status.FAILED, "CorruptBatchError", 1)
         assert outcome.error.startswith("a-0 at offset 10: the record batch does not match its CRC")
-        remedy = "; read from another node or replica, or restore the source's log segment"
+        remedy = "; read from another upstream or replica, or restore the source's log segment"
         assert outcome.error.endswith(remedy)
         assert "\n" not in outcome.error
         assert (outcome.next_offset, outcome.records, outcome.chunks) == (0, 0, 0)

@@ -201,13 +201,13 @@ def test_records_are_deleted_while_they_are_compared(
     (found,) = audit.partitions.values()
     assert left == []
     if side == "source":
-        why = "retention has begun to delete them at the source, on node one"
+        why = "retention has begun to delete them at the source, on upstream one"
         assert (differences(found), found.records) == ([], 40)
         assert f"60 records were not compared: {why}" in notes(found)
     else:
         assert differences(found) == [
             (
-                "differing chunks: 2 of 4; the first is [0, 30), compared with node one: the"
+                "differing chunks: 2 of 4; the first is [0, 30), compared with upstream one: the"
                 " destination's log begins at 40, although its topic keeps everything"
             )
         ]
@@ -225,18 +225,18 @@ def test_the_same_seed_chooses_the_same_chunks(audited: Audited) -> None:
     assert len(chosen_by("a", share=0.0)) == 1
 
 
-@pytest.mark.parametrize("side", ["nodes", "destination"])
+@pytest.mark.parametrize("side", ["upstreams", "destination"])
 def test_a_cluster_that_does_not_answer(audited: Audited, side: str) -> None:
-    """It is tried once, not for every chunk; another node is read instead."""
+    """It is tried once, not for every chunk; another upstream is read instead."""
     away = Cluster("away", NOWHERE)
     audit = audited.begin(Level.FULL)
-    audit.job = replace(audit.job, nodes=(away, *audit.job.nodes))
+    audit.job = replace(audit.job, upstreams=(away, *audit.job.upstreams))
     (found,) = compared(audit).partitions.values()
     assert (unreadable(found), found.records) == ([], 100)
-    assert {result.node for result in found.results} == {"one"}
+    assert {result.upstream for result in found.results} == {"one"}
     audit = audited.begin(Level.FULL)
     options = replace(audit.job.options, give_up_after_ms=1, request_timeout_ms=1_000)
-    instead: dict[str, Any] = {side: (away,) if side == "nodes" else away}
+    instead: dict[str, Any] = {side: (away,) if side == "upstreams" else away}
     job = replace(audit.job, options=options, **instead)
     audit.add(spark_job.do_group(job, audit.work))
     (found,) = audit.partitions.values()

@@ -41,8 +41,8 @@ class Sides:
         return configured(
             self.folder,
             {
-                ab: mirror(self.a, self.b, every, node="a", topics=topics.get("ab")),
-                ba: mirror(self.b, self.a, every, node="b", topics=topics.get("ba")),
+                ab: mirror(self.a, self.b, every, upstream="a", topics=topics.get("ab")),
+                ba: mirror(self.b, self.a, every, upstream="b", topics=topics.get("ba")),
             },
         )
 
@@ -169,8 +169,8 @@ def taken(cluster: Cluster, pattern: str, *more: Cluster, **topics: Any) -> list
     given = commands.mirror(
         more[0] if more else cluster, elsewhere(cluster), pattern, topics=topics
     )
-    given["source"]["nodes"] += [
-        {"name": f"n{number}", **commands.at(node)} for number, node in enumerate(more[1:])
+    given["source"]["upstreams"] += [
+        {"name": f"n{number}", **commands.at(upstream)} for number, upstream in enumerate(more[1:])
     ]
     given["on_record_error"] = "quarantine"
     mirror = Mirror.model_validate(given)
@@ -195,7 +195,7 @@ def test_a_destination_that_is_a_source_too_is_refused(
     def line(name: str) -> str:
         return (
             f"topic {topic!r} would be copied to {name!r}: this mirror reads {name!r}, too,"
-            f" because a source node and the {replace(elsewhere(cluster), name='destination')} are"
+            f" because an upstream and the {replace(elsewhere(cluster), name='destination')} are"
             f" the same cluster; change topics.rename, or add {name!r} to topics.deny"
         )
 
@@ -209,7 +209,7 @@ def test_a_destination_that_is_a_source_too_is_refused(
     away = destination_cluster.cluster()
     create(away, topic, 1, KEPT)
     assert taken(cluster, whole, away, rename="{topic}.copy") == [there]
-    # any of the nodes may be read
+    # any of the upstreams may be read
     assert taken(cluster, whole, away, cluster, rename="{topic}.copy") == [line(there)]
 
     create(cluster, other, 1, KEPT)

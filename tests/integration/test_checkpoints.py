@@ -308,7 +308,7 @@ def test_a_follower_of_a_ledger_that_has_lost_entries(to_own: Mirror) -> None:
     mirror, there = to_own, to_own.destination
     home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
     settings = Settings.model_validate(
-        commands.mirror(mirror.source, there, mirror.topic, node=mirror.source.name)
+        commands.mirror(mirror.source, there, mirror.topic, upstream=mirror.source.name)
     )
     mirror.try_copy(0, 2)
     settled_end(there, home)

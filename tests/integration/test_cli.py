@@ -113,7 +113,7 @@ def test_a_run_copies_everything_and_reports_it(copied: Copied) -> None:
 
 
 def test_status_shows_each_topic_partition(copied: Copied) -> None:
-    """`status` shows end, checkpoint, lag, node and time per topic-partition, as JSON or table."""
+    """`status` shows end, checkpoint, lag, upstream, time per topic-partition: JSON or table."""
     done = relay_here(copied.config, "status", "-m", "plain", "--json")
     (found,) = json.loads(done.stdout)["mirrors"]
     assert (found["mirror"], found["lag_records"]) == ("plain", 0)
@@ -123,37 +123,44 @@ def test_status_shows_each_topic_partition(copied: Copied) -> None:
     no_problem = {"problem": None, "open_transaction": None}
     for partition, position in enumerate(topic["topic_partitions"]):
         assert position.pop("committed_at") is not None
-        own = {"partition": partition, "copies": f"{copied.plain}-{partition}", "node": "one"}
+        own = {"partition": partition, "copies": f"{copied.plain}-{partition}", "upstream": "one"}
         assert position == own | ends | nothing | no_problem
     table = relay_here(copied.config, "status", "-m", "plain", "--all").stdout
     assert "plain: up to date\n  waiting    nothing\n  copied by  run " in table
     assert re.search(r"^ *1 +1,500 +1,500 +0 +- +one +20\d\d-", table, re.MULTILINE), table
 
 
-def test_nodes_prefers_a_node_that_serves(copied: Copied, tmp_path: Path) -> None:
-    """`nodes` chooses a node that serves over one that is down; with no node it exits with 1."""
+def test_upstreams_prefers_an_upstream_that_serves(copied: Copied, tmp_path: Path) -> None:
+    """`upstreams` chooses one that serves over one that is down; with none it exits with 1."""
     found = mirror(copied.source, copied.destination, copied.plain)
     down = {"name": "gone", "bootstrap_servers": "127.0.0.1:1"}
     health = {"request_timeout": "2s"}
-    both = found | {"source": {"nodes": [down, *found["source"]["nodes"]], "health": health}}
+    both = found | {
+        "source": {"upstreams": [down, *found["source"]["upstreams"]], "health": health}
+    }
     config = configured(tmp_path, {"n": both})
-    done = relay_here(config, "nodes", "--json")
+    done = relay_here(config, "upstreams", "--json")
     (shown,) = json.loads(done.stdout)["mirrors"]
     assert (done.returncode, shown["chosen"]) == (0, "one")
-    assert [(node["node"], node["reachable"], node["healthy"]) for node in shown["nodes"]] == [
+    assert [
+        (upstream["upstream"], upstream["reachable"], upstream["healthy"])
+        for upstream in shown["upstreams"]
+    ] == [
         ("gone", False, False),
         ("one", True, True),
     ]
     serves = re.compile(r"one .* yes +.* yes +healthy")
-    assert serves.search(relay_here(config, "nodes").stdout)
+    assert serves.search(relay_here(config, "upstreams").stdout)
     nowhere = {"destination": {"bootstrap_servers": "127.0.0.1:1"}}
-    away = relay_here(configured(tmp_path, {"n": both | nowhere}), "nodes")
+    away = relay_here(configured(tmp_path, {"n": both | nowhere}), "upstreams")
     line = "n: destination broker 127.0.0.1:1 cannot be reached"
     assert (away.returncode, error_line(away).startswith(line)) == (1, True)
-    assert serves.search(away.stdout), "the nodes are shown all the same"
-    nobody = relay_here(configured(tmp_path, {"n": both | {"source": {"nodes": [down]}}}), "nodes")
+    assert serves.search(away.stdout), "the upstreams are shown all the same"
+    nobody = relay_here(
+        configured(tmp_path, {"n": both | {"source": {"upstreams": [down]}}}), "upstreams"
+    )
     assert nobody.returncode == 1
-    line = "n: no node can be read: gone: gone broker 127.0.0.1:1 cannot be reached"
+    line = "n: no upstream can be read: gone: gone broker 127.0.0.1:1 cannot be reached"
     assert error_line(nobody).startswith(line)
 
 
@@ -194,7 +201,7 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
     assert (done.returncode, done.stderr) == (2, "")
     answers = r"answers with 1 broker of cluster \S{22}, and every request of a copy"
     for line in (
-        rf"ok      plain: node one \({here.bootstrap_servers[0]}\): {answers}$",
+        rf"ok      plain: upstream one \({here.bootstrap_servers[0]}\): {answers}$",
         rf"ok      plain: to destination \({there.bootstrap_servers[0]}\): {answers}$",
         rf"ok      plain: 1 topic selected: {copied.plain}$",
         rf"warning bad: topics.allow: '{re.escape(misspelt)}' .*; did you mean '{topic_name}'\?$",

@@ -27,7 +27,7 @@ PARTS = "spark.sql.shuffle.partitions"
 NOBODY = "bootstrap_servers: '127.0.0.1:1'"
 YAML = (
     f"spark: {{remote: '%s', conf: {{{SECRET}: the-horse-of-s3, {FILES}: 7}}}}\n"
-    f"mirrors: {{m: {{source: {{nodes: [{{name: n, {NOBODY}}}]}},"
+    f"mirrors: {{m: {{source: {{upstreams: [{{name: n, {NOBODY}}}]}},"
     f" destination: {{{NOBODY}}}, give_up_after: 1ms}}}}\n"
 )
 

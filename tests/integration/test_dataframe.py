@@ -330,7 +330,10 @@ def test_a_batch_of_a_stream_is_run_again(topics: Topics, topic_name: str) -> No
     ("options", "line"),
     [
         ({"side": "sauce"}, "option side: 'sauce' is neither source nor destination; did you mean"),
-        ({"node": "ones"}, "option node: the source has no node 'ones'; did you mean 'one'?"),
+        (
+            {"upstream": "ones"},
+            "option upstream: the source has no upstream 'ones'; did you mean 'one'?",
+        ),
         ({"topic": ""}, "option topic is missing; name topics of the source"),
         ({"topic": " ,"}, "option topic is missing; name topics of the source"),
         ({"mirror": "nobody"}, "no mirror is called 'nobody'"),

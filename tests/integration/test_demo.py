@@ -71,7 +71,7 @@ def read(process: subprocess.Popen[str], until: str, seen: set[psutil.Process]) 
 def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behind(
     tmp_path: Path, site: Path
 ) -> None:
-    """One node dies during the copy, the other takes over, and each delivered its own offsets."""
+    """One dies during the copy, the other takes over, and each delivered its own offsets."""
     seen: set[psutil.Process] = set()
     with run(tmp_path, site, SHORT.format(events=20_000)) as process:
         lines = read(process, "", seen)
@@ -79,15 +79,15 @@ def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behi
     assert process.returncode == 0, said
     assert "$ relay run --stop-at-end" in said
     assert "kill -9 of relay" in said, said
-    assert "kill -9 of upstream-a, the node it reads" in said, said
+    assert "kill -9 of upstream-a, the upstream it reads" in said, said
     records, copied, *differing = total(lines)
     assert records == copied
     assert differing == ["0", "0", "0", "equal"]
-    assert "upstream nodes identical, offsets included: yes" in said
+    assert "upstreams identical, offsets included: yes" in said
     assert "Nothing lost, nothing duplicated" in said
     assert TAKEOVER.findall(said) == [("upstream-a", "upstream-b")]
-    of_nodes = [line.split() for line in lines if re.match(r" *total +upstream-", line)]
-    delivered = {node: number(count) for _, node, count, _ in of_nodes}
+    of_upstreams = [line.split() for line in lines if re.match(r" *total +upstream-", line)]
+    delivered = {upstream: number(count) for _, upstream, count, _ in of_upstreams}
     assert set(delivered) == {"upstream-a", "upstream-b"}
     assert min(delivered.values()) > 0
     assert sum(delivered.values()) == number(records)

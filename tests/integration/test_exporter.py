@@ -62,9 +62,11 @@ def test_what_the_clusters_hold_is_served(watched: Watched, tmp_path: Path) -> N
         assert exporter.value("source_end_offset", **here) == 10
         assert exporter.value("checkpoint_offset", **here) == 6
         assert exporter.value("lag_target_seconds", mirror=name, topic=topic) == 600
-        assert exporter.value("node_read", mirror=name, node="one") == 1
-        assert exporter.value("node_state", mirror=name, node="one", state="healthy") == 1
-        assert exporter.value("node_state", mirror=name, node="one", state="quarantined") == 0
+        assert exporter.value("upstream_read", mirror=name, upstream="one") == 1
+        assert exporter.value("upstream_state", mirror=name, upstream="one", state="healthy") == 1
+        assert (
+            exporter.value("upstream_state", mirror=name, upstream="one", state="quarantined") == 0
+        )
         committed = exporter.value("commit_timestamp_seconds", **here)
         assert committed == exporter.value("last_commit_timestamp_seconds", mirror=name)
         assert exporter.get("/healthz") == "ok\n"

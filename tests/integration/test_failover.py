@@ -1,4 +1,4 @@
-"""Two identical nodes: which one a run reads when one is down, late, or has lost records."""
+"""Two identical upstreams: which one a run reads when one is down, late, or has lost records."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot, node_selection, start_offsets
+from relay_pipelines.snapshot import cluster_snapshot, start_offsets, upstream_selection
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import (
     KEPT,
@@ -64,7 +64,7 @@ class Halting(SystemClock):
 
 @dataclass
 class Pair:
-    """A mirror of two nodes, `a` and `b`; `b` is the shared source cluster."""
+    """A mirror of two upstreams, `a` and `b`; `b` is the shared source cluster."""
 
     a: LocalCluster
     b: Cluster
@@ -79,14 +79,14 @@ class Pair:
     def section(self, **health: object) -> dict[str, Any]:
         """The mirror in relay.yaml; `a` is unreachable unless its broker runs."""
         servers = self.a.cluster().bootstrap_servers if self.a.brokers[0].running else (DOWN,)
-        nodes = [
+        upstreams = [
             {"name": "a", "bootstrap_servers": list(servers)},
             {"name": "b", **commands.at(self.b)},
         ]
         section = commands.mirror(
             self.b, self.destination, self.topic, topics={"rename": "pair.{topic}"}
         )
-        section["source"] = {"nodes": nodes, "health": {"request_timeout": "5s", **health}}
+        section["source"] = {"upstreams": upstreams, "health": {"request_timeout": "5s", **health}}
         return section
 
     def mirror(self, **health: object) -> Mirror:
@@ -100,15 +100,15 @@ class Pair:
     def snapshot(self, retry: int = 0, **health: Any) -> ClusterSnapshot:
         """Take the snapshot with which a run begins."""
         return cluster_snapshot.take_snapshot(
-            Sides(self.name, self.mirror(**health), CLOCK), first_node=retry
+            Sides(self.name, self.mirror(**health), CLOCK), first_upstream=retry
         )
 
     def copy(self, **health: Any) -> str:
-        """Copy everything new, and return the node that was read."""
+        """Copy everything new, and return the upstream that was read."""
         taken = self.snapshot(**health)
         create(self.destination, self.copies.topic, 1, KEPT)
         copy_planned(taken)
-        return taken.node.name
+        return taken.upstream.name
 
     def arrived(self) -> int:
         return len(read(self.destination, self.copies))
@@ -125,7 +125,7 @@ def copied_by(name: str, wanted: Mirror) -> ClusterSnapshot:
 
 
 def mirror_of(source: Cluster, to: Cluster, *allow: str, **topics: Any) -> Mirror:
-    settings = commands.mirror(source, to, *allow, node="only", topics=topics)
+    settings = commands.mirror(source, to, *allow, upstream="only", topics=topics)
     return Mirror.model_validate(settings)
 
 
@@ -138,7 +138,7 @@ def refusal_of(taken: ClusterSnapshot) -> str:
 
 @pytest.fixture
 def pair(own_cluster: LocalCluster, sides: Clusters, topic_name: str) -> Pair:
-    """Two nodes that are up, with an empty topic."""
+    """Two upstreams that are up, with an empty topic."""
     made = Pair(own_cluster, *sides, topic_name)
     for cluster in (own_cluster.cluster(), made.b):
         create(cluster, topic_name, 1, KEPT)
@@ -150,15 +150,18 @@ def pair(own_cluster: LocalCluster, sides: Clusters, topic_name: str) -> Pair:
 @pytest.mark.parametrize(
     ("how", "way"), [("killed", copy_ranges), ("hangs", copy_ranges), ("killed", copy_as_rows)]
 )
-def test_a_node_fails_in_the_middle_of_a_range(
+def test_an_upstream_fails_in_the_middle_of_a_range(
     pair: Pair, how: str, way: Callable[..., Iterable[model.Outcome]]
 ) -> None:
-    """The task fails over to the node with the records, and not to an empty one before it."""
+    """The task fails over to the upstream with the records, and not to an empty one before it."""
     for _ in range(300):
         pair.write(10)
-    create(pair.destination, pair.topic, 1, KEPT)  # its broker plays a node without records
+    create(pair.destination, pair.topic, 1, KEPT)  # its broker plays an upstream without records
     empty, taken = replace(pair.destination, name="empty"), pair.snapshot()
-    assert (taken.node.name, [node.name for node in taken.other_nodes]) == ("a", ["b"])
+    assert (taken.upstream.name, [upstream.name for upstream in taken.other_upstreams]) == (
+        "a",
+        ["b"],
+    )
     create(pair.destination, pair.copies.topic, 1, KEPT)
     options = CopyOptions(
         chunk_bytes=1,
@@ -167,8 +170,8 @@ def test_a_node_fails_in_the_middle_of_a_range(
         coalesce_to_bytes=100,
         backoff_max_ms=1_000,
     )
-    others = (empty, *taken.other_nodes)
-    job = CopyJob(taken.name, "run", taken.node, pair.destination, options, "", others, 2_000)
+    others = (empty, *taken.other_upstreams)
+    job = CopyJob(taken.name, "run", taken.upstream, pair.destination, options, "", others, 2_000)
     ranges = run_plan.plan(taken).ranges
     broker, clock = pair.a.brokers[0], Halting(before_commit=20)
     with ThreadPoolExecutor(1) as elsewhere:
@@ -178,41 +181,41 @@ def test_a_node_fails_in_the_middle_of_a_range(
         (broker.kill if how == "killed" else broker.pause)()
         clock.go_on.set()
         try:
-            until(lambda: pair.arrived() > before + 10, "the first records from the other node")
+            until(lambda: pair.arrived() > before + 10, "the first records from the other upstream")
             (outcome,) = copying.result(600)
         finally:
             (broker.start if how == "killed" else broker.resume)()
     assert outcome.status is Status.DONE, outcome.error
-    assert [segment.node for segment in outcome.segments] == ["a", "b"]
+    assert [segment.upstream for segment in outcome.segments] == ["a", "b"]
     assert [segment.start for segment in outcome.segments] == [0, outcome.segments[0].end]
     assert outcome.segments[-1].end == 3000
     assert_equal(records_of(pair.b, pair.at), records_of(pair.destination, pair.copies))
 
 
-def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
-    """A node with a recreated topic is read only if its records are the same."""
+def test_a_rebuilt_upstream_is_compared(pair: Pair) -> None:
+    """An upstream with a recreated topic is read only if its records are the same."""
     pair.write(10, to="b")
     original = [record for _, record in read(pair.b, pair.at)]
     write(pair.a.cluster(), pair.at, original)
     assert pair.copy() == "a"
-    for more, records, node in ((5, original, "a"), (20, [Record(b"k", b"other")] * 15, "b")):
+    for more, records, upstream in ((5, original, "a"), (20, [Record(b"k", b"other")] * 15, "b")):
         independent.delete(pair.a.cluster(), pair.topic)
         create(pair.a.cluster(), pair.topic, 1, KEPT)
         write(pair.a.cluster(), pair.at, records)
         pair.write(more)
         taken = pair.snapshot()
-        assert taken.node.name == node
-        options, others = CopyOptions(give_up_after_ms=0), taken.other_nodes
-        job = CopyJob(taken.name, "run", taken.node, pair.destination, options, "", others)
+        assert taken.upstream.name == upstream
+        options, others = CopyOptions(give_up_after_ms=0), taken.other_upstreams
+        job = CopyJob(taken.name, "run", taken.upstream, pair.destination, options, "", others)
         (outcome,) = copy_ranges(job, run_plan.plan(taken).ranges)
         assert (outcome.status, outcome.diverged) == (Status.DONE, {}), outcome.error
-    assert f"nothing proves that {pair.at} on this node is the log" in taken.node_why
+    assert f"nothing proves that {pair.at} on this upstream is the log" in taken.upstream_why
 
 
-def test_a_diverged_node_is_kept_out_until_it_is_cleared(
+def test_a_diverged_upstream_is_kept_out_until_it_is_cleared(
     pair: Pair, local_session: Any, tmp_path: Path
 ) -> None:
-    """A run fails over from a diverged node; no run reads the node until it is cleared."""
+    """A run fails over from a diverged upstream; no run reads the upstream until it is cleared."""
     at = TopicPartition(pair.topic, 0)
     pair.write(10)
     assert pair.copy() == "a"
@@ -223,9 +226,9 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     name, mirror, metrics = pair.name, pair.mirror(), MetricsObserver(CLOCK)
     taken = pair.snapshot(retry=1)
     result = run(run_plan.plan(taken), lambda: local_session, [metrics])
-    assert taken.node.name == "b"
+    assert taken.upstream.name == "b"
     assert (result.exit_code, list(result.diverged)) == (0, ["b"]), result
-    assert "node b holds another record than a" in result.diverged["b"]
+    assert "upstream b holds another record than a" in result.diverged["b"]
     assert pair.arrived() == 16
     quarantined = "kafka_relay_source_quarantined", {"node_id": "b"}
     assert metrics.registry.get_sample_value(*quarantined) == 1
@@ -233,44 +236,53 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     assert reader.read_checkpoints(Sides(name, mirror, CLOCK)).quarantined == result.diverged
     pair.write(5)
     taken = pair.snapshot(retry=1)
-    assert (taken.node.name, taken.other_nodes) == ("a", ())
+    assert (taken.upstream.name, taken.other_upstreams) == ("a", ())
     assert {each.name: each.quarantined for each in taken.verdicts} == {"a": False, "b": True}
 
     config = commands.configured(tmp_path, {name: pair.section()})
-    (shown,) = json.loads(relay_here(config, "nodes", "--json").stdout)["mirrors"]
-    assert [node["why"].startswith("quarantined: ") for node in shown["nodes"]] == [False, True]
-    assert "its value differs; " in shown["nodes"][1]["why"]
+    (shown,) = json.loads(relay_here(config, "upstreams", "--json").stdout)["mirrors"]
+    assert [upstream["why"].startswith("quarantined: ") for upstream in shown["upstreams"]] == [
+        False,
+        True,
+    ]
+    assert "its value differs; " in shown["upstreams"][1]["why"]
     assert "its value differs; " in relay_here(config, "status").stdout
-    wrong = relay_here(config, "nodes", "--clear", "c")
-    assert (wrong.returncode, error_line(wrong)) == (2, "no node is called 'c'; valid nodes: a, b")
-    cleared = relay_here(config, "nodes", "--clear", "b")
+    wrong = relay_here(config, "upstreams", "--clear", "c")
+    assert (wrong.returncode, error_line(wrong)) == (
+        2,
+        "no upstream is called 'c'; valid upstreams: a, b",
+    )
+    cleared = relay_here(config, "upstreams", "--clear", "b")
     assert cleared.returncode == 0
     assert cleared.stdout.startswith(
-        f"{name}: node b: cleared; it was in quarantine: {at} at offset 10: node b holds another"
+        f"{name}: upstream b: cleared; it was in quarantine: {at} at offset 10:"
+        " upstream b holds another"
     )
-    again = relay_here(config, "nodes", "--clear", "b")
-    assert (again.returncode, again.stdout) == (0, f"{name}: node b: not in quarantine\n")
+    again = relay_here(config, "upstreams", "--clear", "b")
+    assert (again.returncode, again.stdout) == (0, f"{name}: upstream b: not in quarantine\n")
     stored = reader.read_checkpoints(Sides(name, mirror, CLOCK))
     assert not stored.quarantined
 
-    assert pair.snapshot(retry=1).node.name == "b"
-    # whichever node's record is the last one copied, both hold it
-    for node in (taken.node, Cluster("b", pair.b.bootstrap_servers)):
+    assert pair.snapshot(retry=1).upstream.name == "b"
+    # whichever upstream's record is the last one copied, both hold it
+    for upstream in (taken.upstream, Cluster("b", pair.b.bootstrap_servers)):
         known = stored.checkpoints.values()
-        assert node_selection.find_divergence(Sides(name, mirror, CLOCK), node, known) is None
+        assert (
+            upstream_selection.find_divergence(Sides(name, mirror, CLOCK), upstream, known) is None
+        )
 
 
-def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    """After `give_up_after`, one line names every node and its error."""
+def test_no_upstream_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """After `give_up_after`, one line names every upstream and its error."""
     clock, mirror = SleepingClock(), pair.mirror()
     down = {"bootstrap_servers": (DOWN,)}
-    nodes = [node.model_copy(update=down) for node in mirror.source.nodes]
-    source = mirror.source.model_copy(update={"nodes": nodes})
+    upstreams = [upstream.model_copy(update=down) for upstream in mirror.source.upstreams]
+    source = mirror.source.model_copy(update={"upstreams": upstreams})
     nobody = mirror.model_copy(update={"source": source})
     with pytest.raises(SourceError) as caught:
         cluster_snapshot.take_snapshot(Sides("nobody", nobody, clock))
     line = str(caught.value)
-    assert line.startswith("no node of the source can be read: a: ")
+    assert line.startswith("no upstream can be read: a: ")
     assert "; b: " in line
     assert line.count("cannot be reached") == 2
     assert caught.value.exit_code == 1
@@ -384,8 +396,8 @@ def test_a_ring_of_three_clusters_is_refused(pair: Pair) -> None:
     assert copy("cb", c, b, rename="c.{topic}", deny=[pair.topic]) == {}
 
 
-def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
-    """The next node goes on without the leader epoch of the first; it is kept without failback."""
+def test_leader_epochs_of_one_upstream_mean_nothing_on_another(pair: Pair) -> None:
+    """The next one goes on without the leader epoch of the first, and is kept without failback."""
 
     def committed() -> model.Checkpoint:
         stored = reader.read_checkpoints(Sides(pair.name, pair.mirror(), CLOCK))
@@ -401,14 +413,14 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
         assert settled_end(cluster, pair.at) == 12
     pair.a.brokers[0].kill()
     try:
-        why = pair.snapshot().node_why
+        why = pair.snapshot().upstream_why
         assert why.startswith("the next healthy one; a: ")
         assert "cannot be reached" in why
         assert pair.copy() == "b"
         epoch = committed().leader_epoch, committed().leader_epoch_end
-        assert epoch == (0, 12), "the epoch of the marker, on this node"
+        assert epoch == (0, 12), "the epoch of the marker, on this upstream"
         assert not run_plan.plan(pair.snapshot()).data_losses
     finally:
         pair.a.brokers[0].start()
-    assert [pair.snapshot(retry).node.name for retry in (0, 1, 2)] == ["b", "a", "b"]
-    until(lambda: pair.snapshot(failback="when_healthy").node.name == "a", "the first node")
+    assert [pair.snapshot(retry).upstream.name for retry in (0, 1, 2)] == ["b", "a", "b"]
+    until(lambda: pair.snapshot(failback="when_healthy").upstream.name == "a", "the first upstream")

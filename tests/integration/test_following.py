@@ -77,7 +77,7 @@ class Followed:
     def mirror(self, **more: Any) -> dict[str, Any]:
         topics = {"rename": "copy.{topic}", **more}
         return commands.mirror(
-            self.source, self.destination, f"{self.topic}.*", node="only", topics=topics
+            self.source, self.destination, f"{self.topic}.*", upstream="only", topics=topics
         )
 
     def surveyed(self, **more: Any) -> ClusterSnapshot:
@@ -365,7 +365,7 @@ def test_a_deleted_source_topic_is_reported(followed: Followed, tmp_path: Path) 
     create(followed.source, other, 1, KEPT)
     delete(followed.source, followed.topic)
     gone = (
-        f"{followed.name}: {followed.topic}: it was copied, and node only no longer has it;"
+        f"{followed.name}: {followed.topic}: it was copied, and upstream only no longer has it;"
         f" the copy {followed.copy_of} is kept;"
         " delete the copy when it is no longer needed, and add the topic to topics.deny"
     )

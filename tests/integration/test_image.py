@@ -139,7 +139,7 @@ def test_the_variables_of_a_broker_start_one(tmp_path: Path) -> None:
             admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
             found: Any = admin.describe_cluster(request_timeout=20).result()
             assert found.cluster_id == variables["CLUSTER_ID"]
-            assert len(found.nodes) == 1
+            assert len(found.upstreams) == 1
 
 
 def on_loopback(text: str, ports: Mapping[str, int]) -> str:

@@ -164,7 +164,7 @@ def waiting(cluster: LocalCluster, topic_name: str) -> Mirror:
 
 def test_a_copy_with_a_keytab(way: Cluster, waiting: Mirror) -> None:
     """Reads and writes as the principal of the keytab, without a ticket cache."""
-    job = replace(waiting.job, node=way, destination=way)
+    job = replace(waiting.job, upstream=way, destination=way)
     (outcome,) = copy_ranges(job, [waiting.range()])
     assert outcome.status is Status.DONE, outcome.error
     assert waiting.copied() == waiting.original()
@@ -199,7 +199,7 @@ def test_executors_use_the_keytab(
     client: Client, bare_python: Path, way: Cluster, waiting: Mirror, tmp_path: Path
 ) -> None:
     """A worker of Spark has krb5.conf and the keytab, and nothing else of Kerberos."""
-    job = replace(waiting.job, node=way, destination=way)
+    job = replace(waiting.job, upstream=way, destination=way)
     with spark_processes.standalone(tmp_path / "spark", bare_python) as spark:
         answer = client.ask(Request(spark.address, None, ON_LOOPBACK, job, [[waiting.range()]]))
     assert statuses(answer) == ["done"]

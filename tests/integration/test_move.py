@@ -50,7 +50,7 @@ class Moving:
     def __init__(self, mirror: Mirror, guarded: LocalCluster, folder: Path) -> None:
         self.mirror, self.guarded, self.folder = mirror, guarded, folder
         self.section = commands.mirror(
-            mirror.source, mirror.destination, mirror.topic, node=mirror.source.name
+            mirror.source, mirror.destination, mirror.topic, upstream=mirror.source.name
         )
         self.configure()
         self.group = f"group-{mirror.topic}"
@@ -554,16 +554,18 @@ def test_a_group_that_still_reads(moving: Moving) -> None:
     assert (left_out.exit_code, left_out.lines[-1][:15]) == (0, "0 groups moved:")
 
 
-def test_every_node_is_fenced(moving: Moving, source_cluster: LocalCluster) -> None:
-    """Producers may write to any of them: the line names the node; nodes that differ stop it."""
+def test_every_upstream_is_fenced(moving: Moving, source_cluster: LocalCluster) -> None:
+    """Producers may write to any: the line names the upstream; upstreams that differ stop it."""
     mirror, two = moving.mirror, source_cluster.cluster()
-    nodes = moving.section["source"]["nodes"]
-    moving.section["source"]["nodes"] = [*nodes, {"name": "two", **commands.at(two)}]
+    upstreams = moving.section["source"]["upstreams"]
+    moving.section["source"]["upstreams"] = [*upstreams, {"name": "two", **commands.at(two)}]
     moving.configure()
     independent.create(two, mirror.topic, 1, KEPT)
     write(two, mirror.at, numbered(9))
-    by_hand = {"by": FenceBy.HAND, "node": mirror.source.name}
-    with pytest.raises(SourceError, match=rf"node {mirror.source.name} ends at 10, node two at 9"):
+    by_hand = {"by": FenceBy.HAND, "upstream": mirror.source.name}
+    with pytest.raises(
+        SourceError, match=rf"upstream {mirror.source.name} ends at 10, upstream two at 9"
+    ):
         moving.move(**by_hand).fence()
 
     def send() -> None:
@@ -618,7 +620,9 @@ def test_the_source_is_gone(moving: Moving) -> None:
     moving.by_hand().fence()
     alive = moving.config
     dead = replace(moving.mirror.source, bootstrap_servers=("127.0.0.1:1",))
-    section = commands.mirror(dead, moving.mirror.destination, moving.mirror.topic, node=dead.name)
+    section = commands.mirror(
+        dead, moving.mirror.destination, moving.mirror.topic, upstream=dead.name
+    )
     moving.config = configured(
         moving.folder, {moving.mirror.name: section | {"give_up_after": "1s"}}
     )

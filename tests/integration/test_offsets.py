@@ -43,7 +43,7 @@ class Moved:
     def __init__(self, mirror: Mirror, folder: Path) -> None:
         self.mirror = mirror
         section = commands.mirror(
-            mirror.source, mirror.destination, mirror.topic, node=mirror.source.name
+            mirror.source, mirror.destination, mirror.topic, upstream=mirror.source.name
         )
         section["groups"] = {"allow": [f".*{mirror.topic}"], "deny": [f"left-.*{mirror.topic}"]}
         self.config = configured(folder, {mirror.name: section})
@@ -278,13 +278,13 @@ def test_groups_are_followed_beside_a_copy(moved: Moved) -> None:
         mirror.copy()
     there = moved.committed(mirror.destination)
     assert there[0] == settled_end(mirror.destination, mirror.at)
-    unknown = {"groups": settings.groups.model_copy(update={"node": "elsewhere"})}
+    unknown = {"groups": settings.groups.model_copy(update={"upstream": "elsewhere"})}
     elsewhere = Sides(mirror.name, settings.model_copy(update=unknown))
     with FollowedGroups(elsewhere, said.append) as followed:
         pass
     assert followed.looks is None
     (line,) = said
-    assert "groups are not followed: the source has no node 'elsewhere'" in line
+    assert "groups are not followed: the source has no upstream 'elsewhere'" in line
 
 
 def test_a_group_on_what_is_empty_at_the_source(moved: Moved) -> None:

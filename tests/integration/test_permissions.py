@@ -74,14 +74,19 @@ def written(cluster: Cluster) -> dict[str, Any]:
 
 
 def configured(
-    folder: Path, topic: str, destination: Cluster, *nodes: Cluster, give_up_after: object = "60s"
+    folder: Path,
+    topic: str,
+    destination: Cluster,
+    *upstreams: Cluster,
+    give_up_after: object = "60s",
 ) -> settings.Mirror:
     path = folder / "relay.yaml"
     names = ("one", "two")
     mirror = {
         "source": {
-            "nodes": [
-                {"name": name} | written(node) for name, node in zip(names, nodes, strict=False)
+            "upstreams": [
+                {"name": name} | written(upstream)
+                for name, upstream in zip(names, upstreams, strict=False)
             ]
         },
         "give_up_after": give_up_after,
@@ -389,7 +394,7 @@ def test_check_reports_certificates_that_do_not_match(
     way = way_in(guarded, Listener.SASL_SSL, MECHANISMS[-1], tokens)
     change, says = NOT_TRUSTED[wrong]
     bad = secured(way, **change(way, stranger, tmp_path))
-    places = ("node one", "to destination")
+    places = ("upstream one", "to destination")
     for line, place in zip(errors(checked(tmp_path, bad, bad, topic)), places, strict=True):
         assert says.format(folder=tmp_path) in line
         assert line.startswith(f"{MIRROR}: {place} (127.0.0.1:{port(way)}): ")
@@ -413,20 +418,20 @@ def test_a_host_that_the_certificate_does_not_name(
 def test_a_wrong_password_is_not_waited_for(
     guarded: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
-    """Not with `give_up_after: never` either; a node that has the right one is read, or awaited."""
+    """Not with `give_up_after: never` either; one that has the right one is read, or awaited."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = secured(way, password="wrong-horse")
 
-    def taken(to: Cluster, *nodes: Cluster, give_up_after: object = -1) -> ClusterSnapshot:
-        mirror = configured(tmp_path, topic, to, *nodes, give_up_after=give_up_after)
+    def taken(to: Cluster, *upstreams: Cluster, give_up_after: object = -1) -> ClusterSnapshot:
+        mirror = configured(tmp_path, topic, to, *upstreams, give_up_after=give_up_after)
         return cluster_snapshot.take_snapshot(Sides(MIRROR, mirror, Untiring()))
 
-    for to, *nodes in ((way, locked), (way, locked, locked), (locked, way)):
+    for to, *upstreams in ((way, locked), (way, locked, locked), (locked, way)):
         with pytest.raises(PermissionDeniedError, match="refused user 'owner'") as caught:
-            taken(to, *nodes)
+            taken(to, *upstreams)
         assert caught.value.exit_code == 1
         assert "\n" not in str(caught.value)
-    assert taken(way, locked, way).node.name == "two"
+    assert taken(way, locked, way).upstream.name == "two"
     away = replace(way, bootstrap_servers=("127.0.0.1:1",))
     line = r"one: .* refused user 'owner' .*two: .* cannot be reached"
     with pytest.raises(SourceError, match=line):

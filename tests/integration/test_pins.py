@@ -65,7 +65,7 @@ class Pinned:
             write(self.source, at, *(some[first : first + 10] for first in range(0, count, 10)))
 
     def job(self, taken: ClusterSnapshot, options: CopyOptions = OPTIONS) -> CopyJob:
-        return CopyJob(taken.name, "run", taken.node, taken.destination, options)
+        return CopyJob(taken.name, "run", taken.upstream, taken.destination, options)
 
     def recount(self, ranges: list[model.OffsetRange]) -> list[Recount]:
         found = recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0)

@@ -96,7 +96,7 @@ class Deployment:
         self.forget_imports()
         snapshot = planned.snapshot
         job = CopyJob(
-            *(snapshot.name, f"run of {self.folder.name}"), snapshot.node, self.destination
+            *(snapshot.name, f"run of {self.folder.name}"), snapshot.upstream, self.destination
         )
         outcomes = list(copy_ranges(job, planned.ranges))
         ends = {
@@ -317,7 +317,7 @@ def test_a_replay_between_two_configurations(deployments: Two) -> None:
 
     def copy(end: int) -> list[str]:
         snapshot = (plan := planned().plan).snapshot
-        job = CopyJob(snapshot.name, "replay", snapshot.node, two.destination)
+        job = CopyJob(snapshot.name, "replay", snapshot.upstream, two.destination)
         (whole,) = plan.ranges
         part = replace(whole, source=replace(whole.source, end=end))
         return [outcome.error_kind for outcome in copy_ranges(job, [part]) if outcome.error_kind]

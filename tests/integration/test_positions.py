@@ -8,7 +8,7 @@ import pytest
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Status
+from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status, UpstreamIdentity
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import KEPT, Clusters, Mirror, copy_as_it_is, copy_as_rows, numbered, opened
@@ -31,7 +31,7 @@ def mirror(sides: Clusters, topic_name: str) -> Mirror:
 def surveyed(mirror: Mirror) -> CopyRange:
     """Plan a range with the checkpoint and the log seen now."""
     with ClusterClient(mirror.source, SourceError) as client:
-        identity = NodeIdentity(mirror.source.name, client.topic(mirror.topic).topic_id, "")
+        identity = UpstreamIdentity(mirror.source.name, client.topic(mirror.topic).topic_id, "")
     return replace(mirror.range(), planned_log=identity)
 
 
@@ -125,7 +125,7 @@ def test_a_marker_under_a_later_leader_epoch(
     mirror.assert_equal()
 
 
-SAYS = "its timestamp differs (timestamps count); find out which node is right"
+SAYS = "its timestamp differs (timestamps count); find out which upstream is right"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ SAYS = "its timestamp differs (timestamps count); find out which node is right"
     [("LogAppendTime", 0, ""), ("LogAppendTime", 1, "its key"), ("CreateTime", 0, SAYS)],
     ids=["same records", "other records", "other timestamps"],
 )
-def test_nodes_with_append_time_are_compared_without_it(
+def test_upstreams_with_append_time_are_compared_without_it(
     sides: Clusters,
     own_cluster: LocalCluster,
     topic_name: str,
@@ -141,7 +141,7 @@ def test_nodes_with_append_time_are_compared_without_it(
     first_there: int,
     says: str,
 ) -> None:
-    """With LogAppendTime, key, value and headers tell whether nodes hold the same record."""
+    """With LogAppendTime, key, value and headers tell whether upstreams hold the same record."""
     config = {"message.timestamp.type": kind}
     mirror = Mirror(own_cluster.cluster(), sides[1], topic_name, source_config=config)
     create(sides[0], topic_name, 1, KEPT | config)
@@ -154,14 +154,15 @@ def test_nodes_with_append_time_are_compared_without_it(
     # once b has diverged, nothing but the end of the patience stops the task
     job = mirror.with_options(give_up_after_ms=2_000).job
     a, b = replace(mirror.source, name="a"), replace(sides[0], name="b")
-    job = replace(job, node=a, other_nodes=(b,))
+    job = replace(job, upstream=a, other_upstreams=(b,))
     (first,) = copy_ranges(job, [mirror.range()])
-    assert (first.error, first.node) == ("", "a")
+    assert (first.error, first.upstream) == ("", "a")
     mirror.known = (mirror.checkpoint(), 0)
     (second,) = copy_ranges(
-        replace(job, node=job.other_nodes[0], other_nodes=(job.node,)), [mirror.range(end=20)]
+        replace(job, upstream=job.other_upstreams[0], other_upstreams=(job.upstream,)),
+        [mirror.range(end=20)],
     )
     if says:
         assert says in second.diverged["b"]
     else:
-        assert (second.error, second.node, second.records) == ("", "b", 10)
+        assert (second.error, second.upstream, second.records) == ("", "b", 10)

@@ -23,7 +23,7 @@ from tests.support.copied_topic import Copied
 from tests.support.independent import create, write
 
 pytestmark = pytest.mark.newer_kafka  # before, topic ids do not prove anything either
-TOPICS = ("short", "grown", "nodes")
+TOPICS = ("short", "grown", "upstreams")
 SAVED = 5
 COPIED = 15
 OTHER = 1_000
@@ -35,7 +35,7 @@ def put_back(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,
 ) -> Iterator[dict[str, Copied]]:
-    """Fifteen records were copied, the broker has five again; of `nodes`, another one has all."""
+    """Fifteen records were copied, the broker has five again; of `upstreams`, another has all."""
     cluster = LocalCluster("back", folder=tmp_path_factory.mktemp("back"))
     cluster.start()
     (broker,) = cluster.brokers
@@ -50,8 +50,8 @@ def put_back(
     to = destination_cluster.cluster()
     copied = {topic: Copied(cluster.cluster(), to, name) for topic, name in names.items()}
     there = source_cluster.cluster()
-    create(there, names["nodes"], 1, KEPT)
-    write(there, TopicPartition(names["nodes"], 0), numbered(SAVED, first=500), numbered(10))
+    create(there, names["upstreams"], 1, KEPT)
+    write(there, TopicPartition(names["upstreams"], 0), numbered(SAVED, first=500), numbered(10))
     broker.stop()
     shutil.rmtree(home)
     shutil.copytree(saved, home)
@@ -99,7 +99,7 @@ def test_a_source_that_was_put_back_stops_every_run(
     assert f"{short.at} at offset {COPIED}: " in first.stderr
     assert f"{grown.at} at offset " in first.stderr
 
-    assert " ends at 5 on this node, and was copied up to 15" in relay("nodes").stdout
+    assert " ends at 5 on this upstream, and was copied up to 15" in relay("upstreams").stdout
     grow(short)
     again = relay("run")
     assert again.returncode == 3, again.stdout + again.stderr
@@ -120,15 +120,15 @@ def test_a_source_that_was_put_back_stops_every_run(
 
 
 @pytest.mark.usefixtures("local_session")
-def test_the_other_node_is_read_instead(
+def test_the_other_upstream_is_read_instead(
     put_back: dict[str, Copied], source_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Of two nodes, one was put back: the records of the other one are copied, and none is lost."""
-    copied, there = put_back["nodes"], source_cluster.cluster()
+    """Of two upstreams, one was put back: the other one's records are copied, none is lost."""
+    copied, there = put_back["upstreams"], source_cluster.cluster()
     grow(copied)
     write(there, copied.at, numbered(20, first=10))
     settings = copied.settings()
-    settings["source"]["nodes"].append({"name": "two", **commands.at(there)})
+    settings["source"]["upstreams"].append({"name": "two", **commands.at(there)})
     config = commands.configured(tmp_path, {copied.name: settings})
     done = commands.relay_here(config, "run")
     assert done.returncode == 0, done.stderr

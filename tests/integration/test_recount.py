@@ -90,7 +90,7 @@ def test_two_windows(mirror: Mirror, cut: int) -> None:
     assert (found.tally.foreign, found.offsets(OffsetKind.MISSING)) == (0, 0)
     end = settled_end(mirror.destination, mirror.at)
     assert found.scanned == OffsetRange(mirror.at, 0, end)
-    assert [entry.node for entry in found.entries] == [mirror.source.name] * 2
+    assert [entry.upstream for entry in found.entries] == [mirror.source.name] * 2
     assert (found.tally.by_content, found.notes()) == (100, [])
     first, *_, last = (record.timestamp[1] for record in numbered(100))
     assert (found.first_ms, found.last_ms) == (first, last)

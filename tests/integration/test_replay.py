@@ -64,7 +64,7 @@ class Replayed:
         mirror = self.mirror
         given = {"copy": {"chunk": "1KiB", "coalesce_below": 0}} | more
         section = commands.mirror(
-            mirror.source, mirror.destination, mirror.topic, node=mirror.source.name
+            mirror.source, mirror.destination, mirror.topic, upstream=mirror.source.name
         )
         return configured(self.folder, {mirror.name: section | given}, spark={"master": "local[2]"})
 

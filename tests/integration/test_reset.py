@@ -256,7 +256,7 @@ def test_a_run_that_copies_at_the_same_time(moved: Moved) -> None:
     moved.rename()
     moved.create_destination()
     planned_before = cluster_snapshot.take_snapshot(Sides(moved.name, moved.mirror(), CLOCK))
-    job = CopyJob(ours.name, "run", ours.node, moved.destination)
+    job = CopyJob(ours.name, "run", ours.upstream, moved.destination)
     (outcome,) = copy_ranges(job, run_plan.plan(ours).ranges)
     assert outcome.status is Status.DONE
     resets = reset.plan_resets(planned_before, ResetTo.EARLIEST)
@@ -318,7 +318,7 @@ def test_a_changed_name_is_a_decision(moved: Moved) -> None:
     assert moved.audits() == agreeing(10), "the copies are where they were"
     # a task that was planned when nothing was copied yet, or with the former relay.yaml
     (planned,) = run_plan.plan(ours).ranges
-    job = CopyJob(ours.name, "run", ours.node, moved.destination)
+    job = CopyJob(ours.name, "run", ours.upstream, moved.destination)
     moved.create_destination()
     (outcome,) = copy_ranges(job, [replace(planned, destination=moved.to)])
     assert (outcome.error_kind, outcome.records) == ("DestinationChangedError", 0)
@@ -370,7 +370,7 @@ def test_a_reset_decides_where_even_before_a_record_is_copied(moved: Moved, to: 
     assert there.topic not in moved.snapshot().copied_to, "nothing is there that could be altered"
     now = reader.read_checkpoints(Sides(moved.name, moved.mirror(), CLOCK)).checkpoints[moved.at]
     (planned,) = run_plan.plan(ours).ranges
-    job = CopyJob(ours.name, "run", ours.node, moved.destination)
+    job = CopyJob(ours.name, "run", ours.upstream, moved.destination)
     (outcome,) = copy_ranges(job, [replace(planned, checkpoint=now)])
     assert (outcome.error_kind, outcome.records) == ("DestinationChangedError", 0)
     assert records_of(moved.destination, former) == copies

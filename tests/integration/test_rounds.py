@@ -314,7 +314,7 @@ def documents(rounds: Rounds) -> list[dict[str, Any]]:
 def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
     sides: Clusters, own_cluster: LocalCluster, tmp_path: Path, topic_name: str
 ) -> None:
-    """A node that is killed is a line, its return another, and meanwhile the rounds go on."""
+    """An upstream that is killed is a line, its return another, and meanwhile the rounds go on."""
     source, destination, own = *sides, own_cluster.cluster()
     steady, shaky = (TopicPartition(f"{topic_name}-{name}", 0) for name in ("steady", "shaky"))
     for cluster in (source, destination):

@@ -28,7 +28,7 @@ class Registered:
         self.mirror = mirror
         self.here, self.there = here, there
         section = commands.mirror(
-            mirror.source, mirror.destination, mirror.topic, node=mirror.source.name
+            mirror.source, mirror.destination, mirror.topic, upstream=mirror.source.name
         )
         section["source"]["schema_registry"] = {"url": here.url}
         section["destination"]["schema_registry"] = {"url": there.url}

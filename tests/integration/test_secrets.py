@@ -85,7 +85,7 @@ class Hunt:
             )
         )
         mirror = {
-            "source": {"nodes": [{"name": "one"} | here]},
+            "source": {"upstreams": [{"name": "one"} | here]},
             "destination": there,
             "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
             "window": {"every": "10ms", "session": 0},
@@ -189,9 +189,9 @@ def test_commands_print_no_secret(
     )
 
     for flags in ([], ["--debug"]):
-        for command in ("check", "plan", "status", "nodes", "ledger"):
+        for command in ("check", "plan", "status", "upstreams", "ledger"):
             assert main([*flags, "-c", str(hunt.config), command]) == 0, command
-        for command in ("check", "plan", "status", "nodes", "ledger", "run"):
+        for command in ("check", "plan", "status", "upstreams", "ledger", "run"):
             assert main([*flags, "-c", str(hunt.wrong), command]) == 1, command
     broken = hunt.document(
         hunt.source | {"pasword": PASSWORD, "password": [PASSWORD]},

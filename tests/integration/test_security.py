@@ -92,7 +92,7 @@ def copy_as(
             job, options=replace(job.options, backoff_min_ms=60_000, backoff_max_ms=60_000)
         )
         clock = Untiring(seconds=5)
-    job = replace(job, node=source, destination=destination or source)
+    job = replace(job, upstream=source, destination=destination or source)
     (outcome,) = copy_ranges(job, [mirror.range()], clock)
     assert "\n" not in outcome.error
     assert PASSWORD not in f"{outcome}{job}"
@@ -256,18 +256,18 @@ def test_the_broker_gets_the_extensions(guarded: LocalCluster, mirror: Mirror) -
 DENIED, UNSUPPORTED = "PermissionDeniedError", "UnsupportedError"
 
 
-def test_a_copy_recovers_with_its_provider_or_leaves_the_node(
+def test_a_copy_recovers_with_its_provider_or_leaves_the_upstream(
     guarded: LocalCluster, mirror: Mirror
 ) -> None:
-    """While one node's provider hangs, another node is read; the provider's token is not lost."""
+    """While one upstream's provider hangs, another is read; the provider's token is not lost."""
     allow_copy(mirror, "relay")
     token_providers.go_on.clear()
     hanging = replace(provided(guarded, mirror.topic, "hanging"), name="hanging")
     right = replace(guarded.cluster(), name="right")
     mirror.with_options(request_timeout_ms=300)
-    job = replace(mirror.job, node=hanging, other_nodes=(right,), destination=right)
+    job = replace(mirror.job, upstream=hanging, other_upstreams=(right,), destination=right)
     (outcome,) = copy_ranges(job, [mirror.range()])
-    assert (outcome.error, outcome.records, outcome.node) == ("", 20, "right")
+    assert (outcome.error, outcome.records, outcome.upstream) == ("", 20, "right")
     mirror.assert_equal()
     token_providers.go_on.set()
     mirror.write(numbered(10, first=20))
@@ -336,7 +336,7 @@ def test_a_user_name_with_commas_and_equals_signs(
     assert (outcome.error, outcome.records) == ("", 20)
 
 
-def test_a_node_that_refuses_is_not_tried_again(
+def test_an_upstream_that_refuses_is_not_tried_again(
     guarded: LocalCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried once, however many attempts there are, and another one is read if there is."""
@@ -346,16 +346,16 @@ def test_a_node_that_refuses_is_not_tried_again(
     down = replace(right, name="down", bootstrap_servers=("127.0.0.1:1",))
     asked = spied(monkeypatch)
     mirror.with_options(backoff_min_ms=10, backoff_max_ms=10)
-    job = replace(mirror.job, node=a, other_nodes=(b,), destination=right)
+    job = replace(mirror.job, upstream=a, other_upstreams=(b,), destination=right)
     (outcome,) = copy_ranges(job, [mirror.range()])
     assert_refused(mirror, outcome)
     assert "a broker 127.0.0.1" in outcome.error
     assert [name for name in asked if name in {"a", "b"}] == ["a", "b"]
 
     asked.clear()
-    job = replace(job, node=down, other_nodes=(a, right))
+    job = replace(job, upstream=down, other_upstreams=(a, right))
     (outcome,) = copy_ranges(job, [mirror.range()])
-    assert (outcome.error, outcome.records, outcome.node) == ("", 20, "right")
+    assert (outcome.error, outcome.records, outcome.upstream) == ("", 20, "right")
     assert asked.count("a") == 1
     mirror.assert_equal()
 

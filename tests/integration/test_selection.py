@@ -43,7 +43,7 @@ def test_a_missing_topic_name_fails_every_command(
     misspelt = topic.replace("orders", "odrers")
     allow = [name.replace(".", r"\.") for name in (topic, misspelt)]
     config = configured(tmp_path, {"m": mirror(source, destination, *allow)})
-    what = f"m: topics.allow names {misspelt!r}, and node one (127.0.0.1:"
+    what = f"m: topics.allow names {misspelt!r}, and upstream one (127.0.0.1:"
     meant = f"has no such topic; did you mean {topic!r}"  # and perhaps topics of other tests
 
     assert main(["check", "-c", str(config)]) == 1

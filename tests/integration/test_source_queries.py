@@ -1,4 +1,4 @@
-"""Queries to a source: offsets by time, healthy nodes, the age of the oldest uncopied record."""
+"""Queries to a source: offsets by time, health, the age of the oldest uncopied record."""
 
 import socket
 from dataclasses import replace
@@ -11,7 +11,7 @@ from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot, lag, node_selection, offsets_by_time
+from relay_pipelines.snapshot import cluster_snapshot, lag, offsets_by_time, upstream_selection
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, opened
 from tests.support.independent import CREATE_TIME, Record, create, delete_before, write
@@ -35,15 +35,17 @@ class Question:
         self.first, self.second = TopicPartition(topic, 0), TopicPartition(topic, 1)
         create(self.source, topic, 2, KEPT | config)
 
-    def mirror(self, *nodes: str, health: dict[str, str] | None = None, **topics: Any) -> Mirror:
-        """The settings of the mirror, by default with the source as its only node."""
+    def mirror(
+        self, *upstreams: str, health: dict[str, str] | None = None, **topics: Any
+    ) -> Mirror:
+        """The settings of the mirror, by default with the source as its only upstream."""
         named = [
             {"name": f"n{index}", "bootstrap_servers": server}
-            for index, server in enumerate(nodes or [self.serving])
+            for index, server in enumerate(upstreams or [self.serving])
         ]
         return Mirror.model_validate(
             {
-                "source": {"nodes": named, "health": health or {}},
+                "source": {"upstreams": named, "health": health or {}},
                 "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
                 "topics": {"allow": [self.topic], **topics},
                 "copy": {"request_timeout": "5s"},
@@ -127,7 +129,7 @@ def test_what_is_not_there_is_in_no_span(question: Question) -> None:
     sender.abort_transaction(30)
 
 
-def test_all_nodes_are_asked_at_once(question: Question) -> None:
+def test_all_upstreams_are_asked_at_once(question: Question) -> None:
     """One that is down or hangs has its own verdict, and delays no other; mirrored topics count."""
     question.write(question.first, T0, T0, T0)
     question.write(question.second, T0)
@@ -135,15 +137,15 @@ def test_all_nodes_are_asked_at_once(question: Question) -> None:
         hanging = f"127.0.0.1:{silent.getsockname()[1]}"
         patience = {"request_timeout": "700ms"}
         mirror = question.mirror(DOWN, question.serving, hanging, health=patience)
-        down, serving, hung = node_selection.probe(Sides("q", mirror, CLOCK))
+        down, serving, hung = upstream_selection.probe(Sides("q", mirror, CLOCK))
     servers = question.source.bootstrap_servers
-    assert (down.node, serving.node) == (Cluster("n0", (DOWN,)), Cluster("n1", servers))
+    assert (down.upstream, serving.upstream) == (Cluster("n0", (DOWN,)), Cluster("n1", servers))
     assert DOWN in down.error
     assert "\n" not in down.error
     assert "no answer within 0.7 s" in hung.error
     assert (serving.error, sum((serving.end_offsets or {}).values())) == ("", 4)
     assert 0 < serving.latency_ms < 700
-    (state,) = node_selection.probe(Sides("q", question.mirror(deny=[question.topic]), CLOCK))
+    (state,) = upstream_selection.probe(Sides("q", question.mirror(deny=[question.topic]), CLOCK))
     assert (state.error, state.end_offsets) == ("", {})
 
 

@@ -250,7 +250,7 @@ def test_spark_connect_copies_for_several_clients(
     mirror.assert_all_arrived()
 
     topic = ranges[0].source.topic_partition.topic
-    section = commands.mirror(job.node, job.destination, topic)
+    section = commands.mirror(job.upstream, job.destination, topic)
     config = commands.configured(tmp_path, {mirror.name: section})
     done = ran(sys.executable, "-c", WINDOW, connect_remote, config, mirror.name, topic)
     records = sum(len(records_of(job.destination, one.destination)) for one in ranges)

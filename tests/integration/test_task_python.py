@@ -101,7 +101,7 @@ def test_a_wrong_token_is_refused_in_the_words_of_the_server(
 
 
 def test_a_missing_python_is_one_line(server: Server, mirror: Mirror) -> None:
-    """Neither is the run tried again, nor a node blamed; what the server ignores is a warning."""
+    """The run is not tried again, no upstream blamed; what the server ignores is a warning."""
     where = f"there is no {server.python} where they run"
     fails(server, mirror, f"Spark's tasks have no Python: {where}")
 

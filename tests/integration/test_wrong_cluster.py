@@ -112,20 +112,24 @@ def test_bootstrap_servers_of_two_clusters(
 def test_a_task_refuses_a_cluster_that_the_driver_did_not_read(
     sides: Clusters, topic_name: str
 ) -> None:
-    """The id comes from the driver; a node that leads elsewhere is as one that is away."""
+    """The id comes from the driver; an upstream that leads elsewhere is as one that is away."""
     mirror, read = Mirror(*sides, topic_name), "the-cluster-that-the-driver-has-read"
     mirror.write(numbered(3))
     job = mirror.job
-    for side in ("node", "destination"):
+    for side in ("upstream", "destination"):
         meant = replace(getattr(job, side), id=read)
         (outcome,) = copy_ranges(replace(job, **{side: meant}), [mirror.range()])
         assert outcome.status is Status.FAILED
         assert outcome.error_kind == WrongClusterError.__name__
         assert f"cluster {read}" in outcome.error
     wrong = replace(mirror.source, name="wrong", id=read)
-    job = replace(job, node=wrong, other_nodes=(mirror.source,))
+    job = replace(job, upstream=wrong, other_upstreams=(mirror.source,))
     (outcome,) = copy_ranges(job, [mirror.range()])
-    assert (outcome.status, outcome.records, outcome.node) == (Status.DONE, 3, mirror.source.name)
+    assert (outcome.status, outcome.records, outcome.upstream) == (
+        Status.DONE,
+        3,
+        mirror.source.name,
+    )
 
 
 def test_a_client_tells_the_next_one_which_cluster_it_has_read(
@@ -144,15 +148,17 @@ def test_a_client_tells_the_next_one_which_cluster_it_has_read(
         client.metadata([])
 
 
-def test_two_nodes_that_are_one_cluster(sides: Clusters, topic_name: str, tmp_path: Path) -> None:
-    """`check` warns: the second node answers as long as the first one does, and no longer."""
+def test_two_upstreams_that_are_one_cluster(
+    sides: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """`check` warns: the second upstream answers as long as the first one does, and no longer."""
     source, destination = sides
     create(source, topic_name, 1, KEPT)
     mirror = commands.mirror(source, destination, topic_name)
-    mirror["source"]["nodes"].append({"name": "two", **commands.at(source)})
+    mirror["source"]["upstreams"].append({"name": "two", **commands.at(source)})
     config = commands.configured(tmp_path, {"m": mirror})
     done = commands.relay_here(config, "check")
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("warning")]
-    assert line.startswith("warning m: node two (")
-    assert "belongs to the cluster of node one, " in line
+    assert line.startswith("warning m: upstream two (")
+    assert "belongs to the cluster of upstream one, " in line

@@ -54,7 +54,7 @@ def hadoop_conf_dir(cluster: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def spark_of(python: str | Path, **conf: str) -> dict[str, Any]:
-    """The section of relay.yaml; jars are those of this machine, which is the only node."""
+    """The section of relay.yaml; jars are those of this machine, which is the only upstream."""
     return {
         "master": "yarn",
         "conf": {

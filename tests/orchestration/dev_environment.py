@@ -51,7 +51,7 @@ class DevEnvironment:
             self.source,
             self.destination,
             self.topic,
-            node="a",
+            upstream="a",
             topics={"rename": f"{self.name}.{{topic}}"},
             window={"every": "1s"},
         )

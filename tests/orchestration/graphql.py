@@ -187,15 +187,15 @@ def graph(
     """Whether each asset was materialised, and its checks that are up to date, as shown."""
     asked = {"keys": None if keys is None else [{"path": list(key)} for key in keys]}
     return {
-        "/".join(node["assetKey"]["path"]): (
-            bool(node["assetMaterializations"]),
+        "/".join(upstream["assetKey"]["path"]): (
+            bool(upstream["assetMaterializations"]),
             {
                 check["name"]: check["executionForLatestMaterialization"]["status"]
-                for check in node["assetChecksOrError"].get("checks", [])
+                for check in upstream["assetChecksOrError"].get("checks", [])
                 if check["executionForLatestMaterialization"]
             },
         )
-        for node in dagster.ask(_GRAPH, asked)["assetNodes"]
+        for upstream in dagster.ask(_GRAPH, asked)["assetNodes"]
     }
 
 

@@ -86,7 +86,7 @@ class InProcessEnvironment:
         allow = names if pattern is None else [pattern]
         rename = mirror.pop("rename", f"{self.name}.{{topic}}")
         written = {
-            "source": self.nodes(),
+            "source": self.upstreams(),
             "destination": at(self.destination.cluster()),
             "topics": {"allow": allow, "rename": rename, "sync_configs": sync_configs},
             **mirror,
@@ -94,11 +94,11 @@ class InProcessEnvironment:
         }
         self.replace_config(yaml.safe_dump({"mirrors": {self.name: written}}))
 
-    def nodes(self, **servers: str) -> dict[str, Any]:
-        """The section of the source: by name, the nodes' servers; the node `a` if none is given."""
+    def upstreams(self, **servers: str) -> dict[str, Any]:
+        """The section of the source: by name, the upstreams' servers; only `a` if none is given."""
         servers = servers or {"a": self.source.bootstrap_servers[0]}
         return {
-            "nodes": [
+            "upstreams": [
                 {"name": name, "bootstrap_servers": server} for name, server in servers.items()
             ]
         }

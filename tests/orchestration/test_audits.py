@@ -172,14 +172,14 @@ def test_what_retention_and_a_cluster_that_is_away_leave(
     run = succeeded(environment.job("audit", {"topics": [topic], "level": "full"}))
     (check,) = found(run).values()
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
-    why = "retention has begun to delete them at the source, on node a"
+    why = "retention has begun to delete them at the source, on upstream a"
     assert check.description == (
         f"not verified: 0 of 100 records compared: {why}; {topic}-0: 100 records were not compared:"
         f" {why}"
     )
     assert "command that shows more" not in check.metadata
 
-    configure(environment, topics, source=environment.nodes(a=AWAY), give_up_after="100ms")
+    configure(environment, topics, source=environment.upstreams(a=AWAY), give_up_after="100ms")
     (check,) = execute_checks(environment, [topic]).values()
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert AWAY in str(check.description)

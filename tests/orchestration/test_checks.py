@@ -155,7 +155,10 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """After the target, `lag` and `lag_target` are red, once; they are reported anew afterwards."""
-    away: dict[str, Any] = {"source": environment.nodes(a="127.0.0.1:1"), "give_up_after": "100ms"}
+    away: dict[str, Any] = {
+        "source": environment.upstreams(a="127.0.0.1:1"),
+        "give_up_after": "100ms",
+    }
     environment.copy()
     known = environment.tick()
     assert all(each.passed for each in evaluations(known, naming.LAG))
@@ -201,7 +204,7 @@ def test_topics_that_are_gone_are_red_no_longer_after_an_outage(
     delete(environment.source.cluster(), deleted)
     environment.write([deleted, moved], window=window)
     cursor = environment.tick(cursor=cursor).cursor
-    away = environment.nodes(a="127.0.0.1:1")
+    away = environment.upstreams(a="127.0.0.1:1")
     environment.write([deleted, moved], window=window, source=away, give_up_after="100ms")
     with pytest.raises(dg.Failure, match=AWAY):
         environment.tick(cursor=cursor)
@@ -352,14 +355,16 @@ def test_an_accepted_loss_is_reported(environment: InProcessEnvironment, topics:
     ] * 2
 
 
-def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: list[str]) -> None:
+def test_a_diverged_upstream_is_reported(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
     """The check says that it differs; the sensor reports its quarantine's begin and its end."""
     topic, other = topics[0], environment.destination
     environment.copy()
     create(other.cluster(), topic, 2, {"retention.ms": "-1"})
     write(other.cluster(), TopicPartition(topic, 0), [Record(None, b"different")] * 100)
     servers = {"a": environment.source.bootstrap_servers[0], "other": other.bootstrap_servers[0]}
-    environment.write([topic], source=environment.nodes(**servers))
+    environment.write([topic], source=environment.upstreams(**servers))
 
     first = environment.health()
     assert divergences(first) == [("a", True), ("other", True)]
@@ -369,10 +374,10 @@ def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: 
     assert [set(event.metadata) for event in events] == [keys, keys]
     assert events[0].metadata["healthy"].value == "yes"
     for name in (naming.DIVERGENCE, naming.AVAILABLE):
-        assert environment.check(naming.node_asset(environment.name, "a"), name).passed
-    found = environment.check(naming.node_asset(environment.name, "other"), naming.DIVERGENCE)
+        assert environment.check(naming.upstream_asset(environment.name, "a"), name).passed
+    found = environment.check(naming.upstream_asset(environment.name, "other"), naming.DIVERGENCE)
     assert not found.passed
-    differs = f"{topic}-0 at offset 99: node other holds another record than a"
+    differs = f"{topic}-0 at offset 99: upstream other holds another record than a"
     assert differs in str(found.description)
     assert not divergences(environment.health(first.cursor)), "a check only looks"
 
@@ -397,7 +402,7 @@ def test_a_diverged_node_is_reported(environment: InProcessEnvironment, topics: 
 
 
 def seen(result: dg.SensorResult) -> dict[str, str]:
-    """How each reported node is shown."""
+    """How each reported upstream is shown."""
     return {
         event.asset_key.path[-1]: type(event).__name__
         for event in result.asset_events
@@ -406,7 +411,7 @@ def seen(result: dg.SensorResult) -> dict[str, str]:
 
 
 def divergences(result: dg.SensorResult) -> list[tuple[str, bool]]:
-    """The nodes with a new divergence evaluation, and whether each passed."""
+    """The upstreams with a new divergence evaluation, and whether each passed."""
     found = evaluations(result, naming.DIVERGENCE)
     return [(evaluation.asset_key.path[-1], evaluation.passed) for evaluation in found]
 
@@ -445,11 +450,11 @@ def test_a_window_says_whether_its_schemas_are_there(
     source = environment.source.cluster()
     with fake_registry() as here, fake_registry() as there:
         here.add("s", 1, 5, '"string"')
-        node = {"name": "a", **at_cluster(source)}
+        upstream = {"name": "a", **at_cluster(source)}
         destination = at_cluster(environment.destination.cluster())
         environment.write(
             topics,
-            source={"nodes": [node], "schema_registry": {"url": here.url}},
+            source={"upstreams": [upstream], "schema_registry": {"url": here.url}},
             destination=destination | {"schema_registry": {"url": there.url}},
         )
 

@@ -34,7 +34,7 @@ def test_a_session(dev: DevEnvironment) -> None:
             dev.produce(1)
             dev.all_arrived(30)
         (session,) = graphql.runs(dagster)
-        found = session.status, session.job, session.tags[naming.TAG_NODE]
+        found = session.status, session.job, session.tags[naming.TAG_UPSTREAM]
         assert found == ("STARTED", f"mirror_{dev.name}", "a")
         assert not [tag for tag in session.tags if "heartbeat" in tag], "technical tags are hidden"
         stdout = [*(dev.folder / "var/dagster/logs" / session.id).rglob("*.out")]
@@ -77,7 +77,7 @@ def all_green(dev: DevEnvironment, dagster: Dagster) -> None:
         "/".join(dev.asset): dict.fromkeys((naming.MESSAGE_COUNTS, naming.LAG_TARGET), "SUCCEEDED"),
         f"{dev.name}/main/windows": passed,
         f"source/{dev.name}/source.{dev.topic}": {},
-        f"nodes/{dev.name}/a": {naming.AVAILABLE: "SUCCEEDED", naming.DIVERGENCE: "SUCCEEDED"},
+        f"upstreams/{dev.name}/a": {naming.AVAILABLE: "SUCCEEDED", naming.DIVERGENCE: "SUCCEEDED"},
     }
 
     wanted = {key: (True, found) for key, found in expected.items()}

@@ -48,7 +48,7 @@ COMMANDS = [
     ["status"],
     ["status", "--all"],
     ["status", "--json"],
-    ["nodes"],
+    ["upstreams"],
     ["ledger"],
     ["acls"],
     ["offsets", "translate", "--group-regex", "some.*"],
@@ -86,7 +86,7 @@ class Looker(InProcessEnvironment):
         """Write a relay.yaml; without a user, for one who may do everything."""
         listener = Listener.SASL_PLAINTEXT if username else Listener.PLAINTEXT
         way = commands.at(self.source.cluster(listener, username=username))
-        source = {"nodes": [{"name": "a", **way}]}
+        source = {"upstreams": [{"name": "a", **way}]}
         self.write([topic], source=source, destination=way, **mirror)
 
     def copy_as_owner(self, topic: str, **mirror: Any) -> None:
@@ -97,7 +97,7 @@ class Looker(InProcessEnvironment):
             lambda: cluster_snapshot.take_snapshot(Sides(self.name, wanted, CLOCK))
         )
         topics.create(taken)
-        job = CopyJob(self.name, "run", taken.node, taken.destination)
+        job = CopyJob(self.name, "run", taken.upstream, taken.destination)
         outcomes = list(copy_ranges(job, run_plan.plan(taken).ranges))
         assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
 

@@ -62,11 +62,11 @@ def test_a_move(environment: InProcessEnvironment, topics: list[str]) -> None:
     assert (shown["state"], shown["offsets to copy"]) == ("not begun", 0)
     assert [row.data["gate"] for row in shown["gates"].records] == list(GATES)
 
-    node = {"name": "a"} | at(environment.source.cluster())
+    upstream = {"name": "a"} | at(environment.source.cluster())
     environment.write(
         topics,
         move=MOVE,
-        source={"nodes": [node], "schema_registry": AWAY},
+        source={"upstreams": [upstream], "schema_registry": AWAY},
         destination=at(environment.destination.cluster()) | {"schema_registry": AWAY},
     )
     source, first = environment.source.cluster(), TopicPartition(topics[0], 0)

@@ -157,8 +157,8 @@ def test_a_name_that_the_source_does_not_show(
 
     (found,) = evaluations(first, naming.SOURCE_TOPICS)
     assert not found.passed
-    node = f"node a ({environment.source.cluster().bootstrap_servers[0]})"
-    why = f"topics.allow names {misspelt!r}, and {node} has no such topic; "
+    upstream = f"upstream a ({environment.source.cluster().bootstrap_servers[0]})"
+    why = f"topics.allow names {misspelt!r}, and {upstream} has no such topic; "
     assert str(found.description).startswith(f"{why}{meant}")
     environment.copy()
     last = environment.tick(cursor=first.cursor)
@@ -176,7 +176,7 @@ def test_a_copied_topic_is_hidden(
     permitted.create(topic_name)
     permitted.allow()
     environment.source = guarded
-    source = {"nodes": [{"name": "a", **at(permitted.as_user())}]}
+    source = {"upstreams": [{"name": "a", **at(permitted.as_user())}]}
     environment.write(pattern=f"{topic_name}-.*", source=source)
     for topic in (shown, hidden):
         environment.fill(topic, ["first"])
@@ -334,7 +334,7 @@ def test_a_topic_without_an_asset(environment: InProcessEnvironment, topics: lis
     assert [each.asset_key.path[-1] for each in targets] == [topic]
     delete(environment.source.cluster(), topic)
     (gone,) = evaluations(environment.tick(cursor=first.cursor), naming.SOURCE_TOPICS)
-    assert str(gone.description).startswith(f"{topic}: it was copied, and node a no longer")
+    assert str(gone.description).startswith(f"{topic}: it was copied, and upstream a no longer")
 
 
 def test_a_topic_that_is_denied(environment: InProcessEnvironment, topics: list[str]) -> None:

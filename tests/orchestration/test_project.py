@@ -262,7 +262,9 @@ def test_windows_that_failed_come_with_the_next(
     mirror, clock = load(environment.config).mirror(environment.name), SystemClock()
     taken = cluster_snapshot.take_snapshot(Sides(environment.name, mirror, clock))
     (first, _) = run_plan.plan(taken).ranges
-    job = CopyJob(environment.name, earlier.run_id, taken.node, taken.destination, window=failed)
+    job = CopyJob(
+        environment.name, earlier.run_id, taken.upstream, taken.destination, window=failed
+    )
     assert [one.error for one in copy_ranges(job, [first])] == [""]
     environment.copy()
     (completed,) = set(environment.windows(topic)) - {before, failed}

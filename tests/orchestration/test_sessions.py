@@ -595,10 +595,10 @@ def test_a_source_topic_is_deleted_in_the_middle_of_its_copy(sessions: Sessions)
         environment.fill(other, [f"more{number}"], partition=1)
         sessions.copied(other, f"more{number}", partition=1)
     after = environment.tick(cursor=before.cursor)
-    assert f"{gone}-0: the topic was deleted on node a" in sessions.why(gone)
+    assert f"{gone}-0: the topic was deleted on upstream a" in sessions.why(gone)
     (missing,) = evaluations(after, naming.SOURCE_TOPICS)
     assert (missing.passed, missing.severity) == (False, dg.AssetCheckSeverity.WARN)
-    why = f"{gone}: it was copied, and node a no longer has it"
+    why = f"{gone}: it was copied, and upstream a no longer has it"
     assert str(missing.description).startswith(why)
     assert not environment.check(environment.plan, naming.SOURCE_TOPICS).passed
     assert sessions.passes(gone, naming.LAG_TARGET)

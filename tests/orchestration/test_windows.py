@@ -126,22 +126,22 @@ def test_the_database_is_wiped(
         assert [len(environment.windows(topic)) for topic in topics] == [2, 1, 0]
 
 
-def test_a_run_names_the_node_that_it_reads(
+def test_a_run_names_the_upstream_that_it_reads(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
     """Dagster's retry begins with another one than the failed run; one that is dead is named."""
     server = environment.source.bootstrap_servers[0]
-    environment.write(topics, source=environment.nodes(a=server, b=server))
+    environment.write(topics, source=environment.upstreams(a=server, b=server))
     (window,) = environment.freeze()
     retry = environment.materialize(topics[0], window, {"dagster/retry_number": "1"})
-    assert environment.tags(succeeded(retry))[naming.TAG_NODE] == "b"
+    assert environment.tags(succeeded(retry))[naming.TAG_UPSTREAM] == "b"
 
     environment.fill(topics[0], ["more"])
-    source = environment.nodes(a=server, b="127.0.0.1:1")
+    source = environment.upstreams(a=server, b="127.0.0.1:1")
     environment.write(topics, source=source | {"health": {"request_timeout": "2s"}})
     tags = environment.tags(environment.copy())
 
-    assert tags[naming.TAG_NODE] == "a"
+    assert tags[naming.TAG_UPSTREAM] == "a"
     assert tags[naming.TAG_WHY].startswith("the next healthy one; b: ")
     assert "cannot be reached" in tags[naming.TAG_WHY]
     assert environment.read(topics[0]) == [*AS, "more"]
@@ -283,10 +283,10 @@ def test_a_window_without_a_plan(environment: InProcessEnvironment, topics: list
     assert environment.read(topics[0]) == AS
 
 
-def test_no_node_answers(environment: InProcessEnvironment, topics: list[str]) -> None:
+def test_no_upstream_answers(environment: InProcessEnvironment, topics: list[str]) -> None:
     """The run fails with the error message of `relay run`; Dagster retries that of a person."""
     (window,) = environment.freeze()
-    away = environment.nodes(a="127.0.0.1:1")
+    away = environment.upstreams(a="127.0.0.1:1")
     environment.write(topics, source=away, give_up_after="1s")
     by_hand, of_lane = environment.materialize(topics[0], window), environment.run()
     for run in (by_hand, of_lane):

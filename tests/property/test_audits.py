@@ -53,10 +53,10 @@ def audited(
     """
     world.source.cleanup_policy = policy
     later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
-    nodes: dict[str, Any] = {node.name: world.source for node in world.mirror.nodes}
+    upstreams: dict[str, Any] = {upstream.name: world.source for upstream in world.mirror.upstreams}
     with (
         world.answering(),
-        served(**nodes, destination=world.copies),
+        served(**upstreams, destination=world.copies),
         patch.object(Clock, "now_ms", lambda _: later_ms),
     ):
         request = AuditRequest(level=level, **asdict(selection or Selection()))
@@ -66,14 +66,17 @@ def audited(
     return audit
 
 
-@pytest.mark.parametrize("side", ["nodes", "destination"])
+@pytest.mark.parametrize("side", ["upstreams", "destination"])
 def test_tasks_read_the_clusters_that_the_driver_has_read(world: World, side: str) -> None:
     """On another machine, a name may lead elsewhere: the id of each cluster goes along."""
     with world.answering(), served(source=world.source, destination=world.copies):
         audit = begin(Sides("m", world.mirror, Clock()), AuditRequest(level=Level.FULL))
-        assert [each.id for each in (*audit.job.nodes, audit.job.destination)] == ["fake", "fake"]
+        assert [each.id for each in (*audit.job.upstreams, audit.job.destination)] == [
+            "fake",
+            "fake",
+        ]
         changes: dict[str, Any] = {
-            "nodes": tuple(replace(node, id="meant") for node in audit.job.nodes),
+            "upstreams": tuple(replace(upstream, id="meant") for upstream in audit.job.upstreams),
             "destination": replace(audit.job.destination, id="meant"),
         }
         done = do_group(replace(audit.job, **{side: changes[side]}), audit.work)
@@ -160,7 +163,7 @@ def test_the_beginning_of_the_copies_is_gone(world: World) -> None:
     audit = audited(world, Level.FULL)
     assert differences(audit) == [
         (
-            "a-0: differing chunks: 1 of 3; the first is [0, 5), compared with node source: the"
+            "a-0: differing chunks: 1 of 3; the first is [0, 5), compared with upstream source: the"
             " destination's log begins at 3, although its topic keeps everything"
         )
     ]
@@ -205,15 +208,17 @@ def test_an_entry_before_a_break_claims_nothing_of_another_topic(world: World) -
 
 @pytest.mark.parametrize("name", ["source", "renamed"])
 @pytest.mark.parametrize("has_ids", [False, True], ids=["no topic ids", "topic ids"])
-def test_a_node_refutes_what_was_copied_from_it(world: World, name: str, *, has_ids: bool) -> None:
+def test_an_upstream_refutes_what_was_copied_from_it(
+    world: World, name: str, *, has_ids: bool
+) -> None:
     """Also under another name, where brokers report no topic ids: its cluster is the same."""
     if has_ids:
         world.source.topic_ids["a"] = uuid.UUID(int=1)
     world.source.logs["a"] = filled((100, 105), *BATCHES[1:]).logs["a"]
-    world.rename_node(name)
+    world.rename_upstream(name)
     audit = audited(world, Level.FULL)
     (line,) = differences(audit)
-    at = f"a-0: differing chunks: 1 of 3; the first is [0, 5), compared with node {name}"
+    at = f"a-0: differing chunks: 1 of 3; the first is [0, 5), compared with upstream {name}"
     assert line.startswith(at)
     assert audit.verdict.exit_code() == 4
 

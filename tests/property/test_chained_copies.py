@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> World:
 def accept(world: World, position: Position, known: Sequence[Checkpoint] = ()) -> str:
     """Accept a loss as a driver does, and return what was lost."""
     snapshot: Any = SimpleNamespace(
-        name="m", node=SimpleNamespace(name="source"),
+        name="m", upstream=SimpleNamespace(name="source"),
         destination_client=Sides("m", world.mirror, Clock()).destination,
         positions=[position], lost=[position], checkpoints={one.source: one for one in known},
         checkpoint_ends={}, owners={}, destinations={"a": "a"}, destination_topics={},

@@ -70,12 +70,12 @@ def after_fetch(source: FakeCluster, then: Callable[[int, bytes], bytes | None])
 
 
 def copy_after_failover(options: model.CopyOptions = IMPATIENT) -> dict[str, model.Outcome]:
-    """Copy b, c and d from a node that was not planned: it failed over while it copied a."""
-    planned = model.NodeIdentity("other", str(uuid.uuid4()), "fake")
+    """Copy b, c and d from an upstream that was not planned: it failed over while it copied a."""
+    planned = model.UpstreamIdentity("other", str(uuid.uuid4()), "fake")
     first = ranges("a", "relay.m./1", planned_log=planned)
     others = ranges("bcd", "relay.m./2", planned_log=planned)
-    more = {"other_nodes": (ten_topics.SOURCE,), "node_timeout_ms": 1_000}
-    return copy([*first, *others], options, node=ten_topics.OTHER, **more)
+    more = {"other_upstreams": (ten_topics.SOURCE,), "upstream_timeout_ms": 1_000}
+    return copy([*first, *others], options, upstream=ten_topics.OTHER, **more)
 
 
 def assert_only_new(outcome: model.Outcome, source: FakeCluster, copies: FakeCluster) -> None:
@@ -382,14 +382,16 @@ def test_a_hanging_broker_stops_no_range_of_another_broker(
     assert hidden[0] <= 2.25 or side == "destination"  # where what is sent is hidden until then
 
 
-def test_a_node_that_hangs_until_the_copy_is_given_up_hides_no_other_one() -> None:
+def test_an_upstream_that_hangs_until_the_copy_is_given_up_hides_no_other_one() -> None:
     """One answer may be due for all of that time."""
     source, other, copies = (*(filled("a", RECORDS) for _ in range(2)), destination("a"))
     waits = replace(IMPATIENT, give_up_after_ms=5_000)
     with served(by_name={"source": lambda: "hung"}, source=source, other=other, destination=copies):
-        outcomes = copy(ranges("a"), waits, other_nodes=(ten_topics.OTHER,), node_timeout_ms=5_000)
+        outcomes = copy(
+            ranges("a"), waits, other_upstreams=(ten_topics.OTHER,), upstream_timeout_ms=5_000
+        )
     assert errors(outcomes) == {""}
-    assert outcomes["a"].node == "other"
+    assert outcomes["a"].upstream == "other"
     assert copied(copies, "a") == values("a", RECORDS)
 
 

@@ -92,8 +92,8 @@ def test_no_byte_of_one_range_reaches_another(
     assert [chain.breaks for chain in chains(copies).values()] == [[], []]
 
 
-class Nodes:
-    """Two nodes whose offsets differ from some record on, and what happens to each of them."""
+class Upstreams:
+    """Two upstreams whose offsets differ from some record on, and what happens to each of them."""
 
     def __init__(self, chance: Random) -> None:
         markers = {topic: chance.randrange(0, RECORDS + 1, 5) for topic in "ab"}
@@ -103,8 +103,8 @@ class Nodes:
         self.first = SOURCE
 
     def copy(self, way: Way, mishaps: dict[model.Cluster, Mishap]) -> list[model.Outcome]:
-        """Copy what is left of both topics up to the end of the first node, in one task."""
-        nodes = [self.first, OTHER if self.first == SOURCE else SOURCE]
+        """Copy what is left of both topics up to the end of the first upstream, in one task."""
+        upstreams = [self.first, OTHER if self.first == SOURCE else SOURCE]
         known, logs = latest(self.destination), self.clusters[self.first].logs
         ranges: list[model.CopyRange] = []
         for topic in "ab":
@@ -114,7 +114,9 @@ class Nodes:
         # the clock ticks with every look: what hangs is waited for in looks
         options = replace(OPTIONS, request_timeout_ms=40, give_up_after_ms=400)
 
-        job = model.CopyJob("m", "run", nodes[0], DESTINATION, options, other_nodes=(nodes[1],))
+        job = model.CopyJob(
+            "m", "run", upstreams[0], DESTINATION, options, other_upstreams=(upstreams[1],)
+        )
         source, other = self.clusters[SOURCE], self.clusters[OTHER]
         by_name = {cluster.name: mishap for cluster, mishap in mishaps.items()}
         with served(by_name=by_name, destination=self.destination, source=source, other=other):
@@ -133,27 +135,27 @@ class Nodes:
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=25, deadline=None)
 @given(seed=SEEDS, rate=RATES, stops_at=st.integers(3, 60), unseen=UNSEEN)
-def test_nodes_whose_offsets_differ(
+def test_upstreams_whose_offsets_differ(
     way: Way, seed: int, rate: float, stops_at: int, unseen: str
 ) -> None:
-    """Whichever node dies, hangs or hides a topic: each topic has its first records, in order."""
-    nodes = Nodes(Random(seed))
+    """Whichever one dies, hangs or hides a topic: each topic has its first records, in order."""
+    upstreams = Upstreams(Random(seed))
     for _ in range(3):
-        nodes.first = nodes.chance.choice([SOURCE, OTHER])
-        of_node = getattr(nodes.clusters[nodes.first], unseen) if unseen else set()
-        of_node.add(nodes.chance.choice("ab"))
-        mishaps = dict.fromkeys((SOURCE, OTHER), trouble(nodes.chance, rate, BROKEN))
-        mishaps[nodes.first] = trouble(nodes.chance, rate, BROKEN, stops_at)
-        claims = trouble(nodes.chance, rate, [*BROKEN, "claimed"])
-        mishaps[DESTINATION] = partial(nodes.or_claimed, claims)
-        nodes.copy(way, mishaps)
-        of_node.clear()
+        upstreams.first = upstreams.chance.choice([SOURCE, OTHER])
+        of_upstream = getattr(upstreams.clusters[upstreams.first], unseen) if unseen else set()
+        of_upstream.add(upstreams.chance.choice("ab"))
+        mishaps = dict.fromkeys((SOURCE, OTHER), trouble(upstreams.chance, rate, BROKEN))
+        mishaps[upstreams.first] = trouble(upstreams.chance, rate, BROKEN, stops_at)
+        claims = trouble(upstreams.chance, rate, [*BROKEN, "claimed"])
+        mishaps[DESTINATION] = partial(upstreams.or_claimed, claims)
+        upstreams.copy(way, mishaps)
+        of_upstream.clear()
         for topic in "ab":
-            found = ten_topics.copied(nodes.destination, topic)
+            found = ten_topics.copied(upstreams.destination, topic)
             assert found == values(topic, RECORDS)[: len(found)]
     for _ in range(4):
-        nodes.first = OTHER if nodes.first == SOURCE else SOURCE
-        nodes.copy(way, dict.fromkeys([SOURCE, OTHER, DESTINATION], lambda: ""))
+        upstreams.first = OTHER if upstreams.first == SOURCE else SOURCE
+        upstreams.copy(way, dict.fromkeys([SOURCE, OTHER, DESTINATION], lambda: ""))
     for topic in "ab":
-        assert ten_topics.copied(nodes.destination, topic) == values(topic, RECORDS)
-    assert [chain.breaks for chain in chains(nodes.destination).values()] == [[], []]
+        assert ten_topics.copied(upstreams.destination, topic) == values(topic, RECORDS)
+    assert [chain.breaks for chain in chains(upstreams.destination).values()] == [[], []]

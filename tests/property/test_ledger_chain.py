@@ -356,14 +356,14 @@ def _without_one(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 NO_ENTRY = [
     *({"number": "1"}, {"number": 0}, {"previous": 7}, {"records": None}, {"skipped": "all"}),
-    *({"records": 2**63}, {"skipped": {"filtered": -(2**64)}}, {"node": "\ud800"}),
+    *({"records": 2**63}, {"skipped": {"filtered": -(2**64)}}, {"upstream": "\ud800"}),
     {"codecs": {"\udfff": 1}},
 ]
 NO_CHECKPOINT = [
     *({"next_offset": "20"}, {"next_offset": -1}, {"next_offset": 1.5}, {"next_offset": True}),
     *({"source": {"topic": "a"}}, {"source": {"topic": "a", "partition": "0"}}, {"copies": 7}),
     *({"ledger_head": None}, {"ledger_head": {"number": "1", "hash": ""}}, {"topic_ids": []}),
-    *({"topic_ids": {"node1": 7}}, {"superseded": "abc"}, {"is_dense": 1}, {"version": "1"}),
+    *({"topic_ids": {"kafka-a": 7}}, {"superseded": "abc"}, {"is_dense": 1}, {"version": "1"}),
 ]
 NO_RECORD = [
     *(b"", b"rubbish", b"[]", b"[1]", b"null", b"{}", b"\xff", b'"text"', b'{"version":1}'),

@@ -19,7 +19,7 @@ from tests.support.world import World
 def config(tmp_path: Path) -> Path:
     """A relay.yaml with the world's mirror, and one that never copied."""
     fake = Cluster("fake", ("fake:1",))
-    mirror = commands.mirror(fake, fake, "a", node="source")
+    mirror = commands.mirror(fake, fake, "a", upstream="source")
     return commands.configured(tmp_path, {"m": mirror, "idle": mirror})
 
 

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from relay_pipelines import model
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.chunk import fingerprint_of
-from relay_pipelines.copy.failover import FailoverSource, NodeFailures
+from relay_pipelines.copy.failover import FailoverSource, UpstreamFailures
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.position import difference
 from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
@@ -53,7 +53,7 @@ def copy(
     way: Any = copy_as_it_is,
     **more: Any,
 ) -> list[model.Outcome]:
-    """Copy in one task, with other nodes by their names, or as another job."""
+    """Copy in one task, with other upstreams by their names, or as another job."""
     own, clock = more.pop("own", job()), more.pop("clock", None)
     with served(source=source, destination=copies, **more):
         return list(way(own, list(wanted), clock or Clock()))
@@ -104,7 +104,7 @@ def test_the_fingerprint_outlives_its_fetch() -> None:
 
 
 def test_a_fetch_that_is_read_again_quarantines_once() -> None:
-    """A filter fails on a row, the next batch is corrupt, and another node serves the fetch."""
+    """A filter fails on a row, the next batch is corrupt, and another upstream serves the fetch."""
     bad, good = (filled((0, 5), (5, 10)) for _ in range(2))
     copies = destination("a", "a.quarantine")
     memory.corrupt(bad, 1)
@@ -124,15 +124,15 @@ def test_a_batch_that_breaks_another_rule_than_compaction() -> None:
     assert not copies.logs["a.quarantine"].committed()
 
 
-def test_a_chunk_holds_rows_of_one_node() -> None:
-    """Each ledger entry names the node from which its records came."""
+def test_a_chunk_holds_rows_of_one_upstream() -> None:
+    """Each ledger entry names the upstream from which its records came."""
     bad, good = (filled((0, 5), (5, 10), (10, 15), (15, 20)) for _ in range(2))
     copies = destination("a")
     memory.corrupt(bad, 2)
     (outcome,) = copy(bad, copies, whole("a", 20), way=copy_as_rows, own=job(OTHER), other=good)
     assert outcome.error == ""
     entries = [record.entry for record in chains(copies)[memory.AT].records]
-    found = [(entry.source.start, entry.source.end, entry.node) for entry in entries]
+    found = [(entry.source.start, entry.source.end, entry.upstream) for entry in entries]
     assert found == [(0, 10, "source"), (10, 20, "other")]
 
 
@@ -163,16 +163,16 @@ def test_a_timestamp_that_is_not_a_date() -> None:
 
 
 def test_a_missing_acl_affects_its_topic_alone() -> None:
-    """The next range reads from the same node, and ends with its own error."""
-    nodes = FailoverSource(job(), Clock())
+    """The next range reads from the same upstream, and ends with its own error."""
+    upstreams = FailoverSource(job(), Clock())
     refused = PermissionDeniedError("no Read", topic_partition=memory.AT)
-    assert nodes.fail_over(refused, NodeFailures()) is refused
+    assert upstreams.fail_over(refused, UpstreamFailures()) is refused
     retriable = SourceError("a leader is moving", topic_partition=model.TopicPartition("b", 0))
-    assert nodes.fail_over(retriable, NodeFailures()) is retriable
+    assert upstreams.fail_over(retriable, UpstreamFailures()) is retriable
 
 
-def test_one_range_that_no_node_can_serve() -> None:
-    """One node is down, the other has a corrupt batch in a: b is still copied from it."""
+def test_one_range_that_no_upstream_can_serve() -> None:
+    """One upstream is down, the other has a corrupt batch in a: b is still copied from it."""
     other, copies = filled((0, 5), topics="ab"), destination("a", "b")
     memory.corrupt(other, 0)
     with served(other=other, destination=copies):
@@ -200,7 +200,7 @@ def test_one_lost_connection_among_rows() -> None:
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
-def test_a_node_that_is_away_is_waited_for_once(way: Any) -> None:
+def test_an_upstream_that_is_away_is_waited_for_once(way: Any) -> None:
     """Every range would wait as long again, and a run that waits for all of them seems to hang."""
     copies, clock = destination(*"abc"), Clock()
     with served(destination=copies):
@@ -232,23 +232,23 @@ def test_checkpoints_that_are_lost_during_a_run() -> None:
 
 
 def test_a_reader_of_rows_notices_shifted_offsets() -> None:
-    """The first node fails right after a marker that it has twice, in the middle of the range."""
+    """The first one fails right after a marker that it has twice, in the middle of the range."""
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
-    for node in (first, other):
-        node.logs["a"].append(memory.CONTROL_BATCH, b"")
+    for upstream in (first, other):
+        upstream.logs["a"].append(memory.CONTROL_BATCH, b"")
     first.logs["a"].append(memory.CONTROL_BATCH, b"")
-    for node in (first, other):
-        put(node, "a", memory.batch(*map(record, range(5, 10))))
+    for upstream in (first, other):
+        put(upstream, "a", memory.batch(*map(record, range(5, 10))))
     memory.corrupt(first, 3)
     own, wanted = job(OTHER, fetch_max_bytes=900), whole("a", 11, where="true")
     (outcome,) = copy(first, copies, wanted, way=copy_as_rows, own=own, other=other)
-    assert "node other holds another record" in outcome.diverged["other"]
+    assert "upstream other holds another record" in outcome.diverged["other"]
     assert "it has one record more before the next one to copy;" in outcome.diverged["other"]
     assert (outcome.records, copies.logs["a"].committed()) == (0, [])
 
 
 def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
-    """A node that holds a transaction marker at an offset cannot have held a record there."""
+    """An upstream that holds a transaction marker at an offset cannot have held a record there."""
     other = filled((100, 104))
     other.logs["a"].append(memory.CONTROL_BATCH, b"")
     put(other, "a", memory.batch(record(105)))
@@ -263,24 +263,24 @@ KEEPS = {"filters": (model.ClassSpec(f"{FAILING}KeepsBelow", '{"offset": 3}'),)}
 
 @pytest.mark.parametrize("before", [KEEPS, fails_at(4) | QUARANTINES])
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
-def test_a_policy_of_before_makes_no_node_diverge(way: Any, before: dict[str, Any]) -> None:
-    """What a filter of then left out, every node holds: after it is removed, all are good."""
+def test_a_policy_of_before_makes_no_upstream_diverge(way: Any, before: dict[str, Any]) -> None:
+    """What a filter of then left out, every upstream holds: after it is removed, all are good."""
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a", "a.quarantine")
-    for node in (first, other):
-        node.cleanup_policy = "delete"
+    for upstream in (first, other):
+        upstream.cleanup_policy = "delete"
     with served(source=first, other=other, destination=copies):
         (outcome,) = way(job(OTHER), [whole("a", 5, **before)], Clock())
         assert (outcome.error, outcome.next_offset) == ("", 5)
-        for node in (first, other):
-            node.logs["a"].append(memory.CONTROL_BATCH, b"")
+        for upstream in (first, other):
+            upstream.logs["a"].append(memory.CONTROL_BATCH, b"")
         copied = whole("a", 5, **before)
         at, policy = copied.destination, copied.record_policy.digests
         planned = replace(model.Checkpoint.initial("m", at, at, 0), policy=policy)
         second = replace(whole("a", 6), checkpoint=planned)
         (outcome,) = copy_as_it_is(job(OTHER), [second], Clock())  # a chunk without records
         assert (outcome.error, outcome.next_offset) == ("", 6)
-        for node in (first, other):
-            put(node, "a", memory.batch(*map(record, range(5, 10))))
+        for upstream in (first, other):
+            put(upstream, "a", memory.batch(*map(record, range(5, 10))))
     with served(other=other, destination=copies):
         (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 11)], Clock())
     assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 5)
@@ -319,18 +319,18 @@ def test_a_task_of_rows_fences_no_other_task(way: Any) -> None:
 
 
 def test_a_gap_between_markers_is_no_part_of_them() -> None:
-    """The cleaner removed a record between two markers; the other node has not cleaned yet."""
+    """The cleaner removed a record between two markers; the other upstream has not cleaned yet."""
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
-    for node in (first, other):
-        node.logs["a"].append(memory.CONTROL_BATCH, b"")
-        put(node, "a", memory.batch(record(6)))
-        node.logs["a"].append(memory.CONTROL_BATCH, b"")
+    for upstream in (first, other):
+        upstream.logs["a"].append(memory.CONTROL_BATCH, b"")
+        put(upstream, "a", memory.batch(record(6)))
+        upstream.logs["a"].append(memory.CONTROL_BATCH, b"")
     del first.logs["a"].entries[2]
     own = job(OTHER, coalesce_below_bytes=None)
     (outcome,) = copy(first, copies, whole("a", 8), own=own, other=other)
     assert (outcome.error, outcome.skipped) == ("", {"control": 2, "compaction_gap": 1})
-    for node in (first, other):
-        put(node, "a", memory.batch(*map(record, range(8, 12))))
+    for upstream in (first, other):
+        put(upstream, "a", memory.batch(*map(record, range(8, 12))))
     with served(other=other, destination=copies):
         (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 12)], Clock())
     assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 4)

@@ -194,7 +194,7 @@ def digest(record: Record) -> str:
 
 
 def test_digests_of_names_that_are_utf8_stay() -> None:
-    """Checkpoints hold them: a digest that changes would make every node a diverged one."""
+    """Checkpoints hold them: a digest that changes would make every upstream a diverged one."""
     named = Record(1_700_000_000_000, b"k", None, [("Größe", b"1"), ("", None)])
     assert digest(named) == "c0387f2bbcad3931"
 

@@ -122,10 +122,10 @@ def damage(cluster: FakeCluster, how: str, topics: str) -> None:
 @pytest.mark.parametrize(
     "how", ["corrupt", "without a leader", "led by a broker that is down", "taken by retention"]
 )
-def test_neighbours_that_need_different_nodes_are_all_copied(
+def test_neighbours_that_need_different_upstreams_are_all_copied(
     how: str, there: str, here: str
 ) -> None:
-    """Each is read from a node that has it; the others stay; what no node leads is left alone."""
+    """Each is read from an upstream that has it; the others stay; what none leads is left alone."""
     source, other = filled(TOPICS, RECORDS), filled(TOPICS, RECORDS)
     copies = destination(*TOPICS)
     nowhere = set(there) & set(here)
@@ -135,10 +135,10 @@ def test_neighbours_that_need_different_nodes_are_all_copied(
     source.leaderless |= nowhere
     other.leaderless |= nowhere
     with served(Requests(), source=source, other=other, destination=copies):
-        outcomes = copy(ranges(), other_nodes=(ten_topics.OTHER,), node_timeout_ms=1_000)
+        outcomes = copy(ranges(), other_upstreams=(ten_topics.OTHER,), upstream_timeout_ms=1_000)
     only_fails(outcomes, copies, *nowhere)
-    nodes = {topic: outcomes[topic].node for topic in only_here | only_there}
-    assert nodes == dict.fromkeys(only_here, "source") | dict.fromkeys(only_there, "other")
+    upstreams = {topic: outcomes[topic].upstream for topic in only_here | only_there}
+    assert upstreams == dict.fromkeys(only_here, "source") | dict.fromkeys(only_there, "other")
 
 
 def test_a_fenced_group_names_each_range() -> None:
@@ -165,7 +165,7 @@ def test_renames_blame_the_right_range(*, crossed: bool) -> None:
     to = to if crossed else {topic: f"x{topic}" for topic in TOPICS}
     copies, there = destination(*to.values()), TopicPartition(to["b"], 0)
     known = Checkpoint.initial("m", TopicPartition("b", 0), there, 0)
-    known = replace(known, node="source", copies=model.DestinationPosition(there, 1_000))
+    known = replace(known, upstream="source", copies=model.DestinationPosition(there, 1_000))
     wanted = []
     for each in ranges():
         topic = each.source.topic_partition.topic

@@ -96,12 +96,12 @@ def test_metadata_asks(topics: list[str] | None) -> None:
 @given(st.data())
 def test_metadata_reads(data: st.DataObject) -> None:
     """Also more brokers than one byte counts, null names and topics without an id."""
-    nodes = st.integers(0, 200).map(range).map(list)
+    upstreams = st.integers(0, 200).map(range).map(list)
 
     def partition(number: int) -> Fields:
         leader = {"leader_id": data.draw(INT32), "leader_epoch": data.draw(INT32)}
         kinds = ("replica_nodes", "isr_nodes", "offline_replicas")
-        replicas = {kind: data.draw(nodes) for kind in kinds}
+        replicas = {kind: data.draw(upstreams) for kind in kinds}
         return {"error_code": 0, "partition_index": number} | leader | replicas
 
     topics = [

@@ -142,8 +142,8 @@ def test_a_key_that_no_mirror_writes_has_replaced_no_checkpoint(key: bytes, valu
 
 OTHER = TopicPartition("b", 0)
 MISPLACED = [
-    (Key("m", StateKind.START, "a"), StartRecord("n", "a", {}, "node", {}, 0)),
-    (Key("m", StateKind.START, "a"), StartRecord("m", "b", {}, "node", {}, 0)),
+    (Key("m", StateKind.START, "a"), StartRecord("n", "a", {}, "upstream", {}, 0)),
+    (Key("m", StateKind.START, "a"), StartRecord("m", "b", {}, "upstream", {}, 0)),
     (Key("m", StateKind.CREATED, "a"), CreatedRecord("m", "b", "id", 0)),
     (Key("m", StateKind.ENDED), RunEndsRecord("n", {})),
     (Key.of("m", AT, StateKind.OWNER), OwnerRecord("m", OTHER, "relay.m.b.0", 0)),

@@ -18,7 +18,9 @@ def entry(start: int, end: int, to: int | None = None, **skipped: int) -> Ledger
     records = end - start - sum(skipped.values())
     first = start if to is None else to
     ranges = OffsetRange(AT, start, end), OffsetRange(TO, first, first + records)
-    return LedgerEntry("m", *ranges, records, 100, 1, 0, dict(skipped), "", 7, "node1", "", "r", 0)
+    return LedgerEntry(
+        "m", *ranges, records, 100, 1, 0, dict(skipped), "", 7, "kafka-a", "", "r", 0
+    )
 
 
 def wanted(start: int, end: int) -> OffsetRange:
@@ -38,7 +40,7 @@ BAD = "<script>alert(1)</script>"
 
 def audited(difference: Difference | None = None) -> PartitionAudit:
     chunk = ComparedChunk(wanted(10, 30), OffsetRange(TO, 10, 25), 15, 100, 5)
-    result = Comparison(chunk, "node1", 15, 0, difference)
+    result = Comparison(chunk, "kafka-a", 15, 0, difference)
     covered = coverage(wanted(0, 60), CHUNKS, 45)
     rule = "record by record"
     return PartitionAudit(

@@ -61,13 +61,13 @@ def mirror(
     source: Cluster,
     destination: Cluster,
     *allow: str,
-    node: str = "one",
+    upstream: str = "one",
     topics: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """One mirror of relay.yaml with a single node; `topics` adds to the section of that name."""
+    """One mirror of relay.yaml with one upstream; `topics` adds to the section of that name."""
     return {
-        "source": {"nodes": [{"name": node, **at(source)}]},
+        "source": {"upstreams": [{"name": upstream, **at(source)}]},
         "destination": at(destination),
         "topics": {"allow": list(allow), **(topics or {})},
         **more,

@@ -16,17 +16,17 @@ MINIMAL = """
 mirrors:
   orders:
     source:
-      nodes:
-        - {name: node1, bootstrap_servers: [kafka-a:9092]}
+      upstreams:
+        - {name: kafka-a, bootstrap_servers: [kafka-a:9092]}
     destination: {bootstrap_servers: [kafka-b:9092]}
 """
 SIDES = {
-    "source": {"nodes": [{"name": "one", "bootstrap_servers": "127.0.0.1:1"}]},
+    "source": {"upstreams": [{"name": "one", "bootstrap_servers": "127.0.0.1:1"}]},
     "destination": {"bootstrap_servers": "127.0.0.1:1"},
 }
 """What every mirror has, of clusters that nobody reaches."""
 
-NODE_PATH = "mirrors.orders.source.nodes[0]"
+UPSTREAM_PATH = "mirrors.orders.source.upstreams[0]"
 SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "relay", "password": "p"}
 TOKEN = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "client_id": "relay"}
 TOKEN |= {"token_endpoint": "https://login.example.com/token", "client_secret": "s"}
@@ -35,10 +35,10 @@ PROVIDER = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token_provider"
 
 
 def changed(changes: dict[str, Any]) -> str:
-    """Return the minimal file with values at these paths: `@` is its mirror, `@node` the node."""
+    """Return the minimal file with values at these paths: `@` its mirror, `@upstream` that."""
     tree = yaml.safe_load(MINIMAL)
     for path, value in changes.items():
-        whole = path.replace("@node", "@/source/nodes/0").replace("@", "mirrors/orders")
+        whole = path.replace("@upstream", "@/source/upstreams/0").replace("@", "mirrors/orders")
         *parents, last = [int(step) if step.isdigit() else step for step in whole.split("/")]
         target = tree
         for step in parents:

@@ -55,7 +55,7 @@ def destination(*topics: str) -> FakeCluster:
 def job(*others: model.Cluster, **options: Any) -> model.CopyJob:
     own = replace(OPTIONS, **options)
     return model.CopyJob(
-        "m", "run", SOURCE, DESTINATION, own, other_nodes=others, node_timeout_ms=1_000
+        "m", "run", SOURCE, DESTINATION, own, other_upstreams=others, upstream_timeout_ms=1_000
     )
 
 

@@ -27,7 +27,7 @@ CANNOT_RUN = {
     ".venv/bin/python clusters.py": "it waits for Enter; the tests have clusters",
     "kafka-consumer-groups.sh ": "Kafka's scripts are not there, only its jars",
     "kafka-topics.sh ": "the same; tests/integration/test_state_topics.py compares the topics",
-    "relay nodes --clear ": "no node is in quarantine",
+    "relay upstreams --clear ": "no upstream is in quarantine",
     "relay offsets ": "no group has committed anything",
     "relay schemas ": "there is no schema registry",
     "relay move ": "producers and consumers would move",

@@ -119,7 +119,7 @@ class FakeCluster:
 
     def __init__(self, *topics: str) -> None:
         self.cluster_id: str | None = "fake"
-        self.node = 1, "fake", 9092  # id, host and port of the broker
+        self.upstream = 1, "fake", 9092  # id, host and port of the broker
         self.partition = 0  # of each topic
         self.starting = 0  # how often it answers Metadata as one that knows nothing yet
         self.cleanup_policy = "compact"
@@ -181,7 +181,7 @@ class FakeCluster:
         return bytes(message(response, handle(asked)).encode(version=version))
 
     def _metadata(self, asked: Any) -> Fields:
-        number, host, port = self.node
+        number, host, port = self.upstream
         knows, self.starting = self.starting <= 0, self.starting - 1
 
         def partitions(name: str) -> list[Fields]:
@@ -203,7 +203,7 @@ class FakeCluster:
         return cluster | {"brokers": brokers, "topics": topics}
 
     def _coordinator(self, _asked: Any) -> Fields:
-        return dict(zip(("node_id", "host", "port"), self.node, strict=True))
+        return dict(zip(("node_id", "host", "port"), self.upstream, strict=True))
 
     def _list_offsets(self, asked: Any) -> Fields:
         committed = asked.isolation_level == _READ_COMMITTED

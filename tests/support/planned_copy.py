@@ -37,7 +37,7 @@ def copy_planned(
     """Copy the first ranges of a plan, wait for their checkpoints; return all ranges."""
     ranges = run_plan.plan(taken).ranges
     wanted = ranges[:only]
-    copying = CopyJob(taken.name, "run", taken.node, taken.destination, **job)
+    copying = CopyJob(taken.name, "run", taken.upstream, taken.destination, **job)
     errors = [outcome.error for outcome in copy_ranges(copying, wanted)]
     assert errors == [""] * len(wanted)
 

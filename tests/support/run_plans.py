@@ -15,21 +15,21 @@ MIRROR = Mirror.model_validate(SIDES)
 
 
 def plan_of(
-    mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]
+    mirror: str, upstream: str, destinations: Mapping[str, str], positions: Sequence[Position]
 ) -> RunPlan:
-    return plan(snapshot_of(mirror, node, destinations, positions))
+    return plan(snapshot_of(mirror, upstream, destinations, positions))
 
 
 def snapshot_of(
     mirror: str,
-    node: str,
+    upstream: str,
     destinations: Mapping[str, str],
     positions: Sequence[Position],
     settings: Mirror = MIRROR,
 ) -> ClusterSnapshot:
     return ClusterSnapshot(
         sides=Sides(mirror, settings),
-        node=Cluster(node, ("a:1",)),
+        upstream=Cluster(upstream, ("a:1",)),
         destination=Cluster("destination", ("b:1",)),
         decisions=(),
         targets={source: Target(to) for source, to in destinations.items()},

@@ -29,8 +29,8 @@ def ranges(
 def copy(
     wanted: list[CopyRange], options: CopyOptions = IMPATIENT, clock: Any = None, **job: Any
 ) -> dict[str, Outcome]:
-    """Copy in one task; `job` may have other nodes. Return the outcomes by topic."""
-    made = model.CopyJob("m", "run", job.pop("node", SOURCE), DESTINATION, options, **job)
+    """Copy in one task; `job` may have other upstreams. Return the outcomes by topic."""
+    made = model.CopyJob("m", "run", job.pop("upstream", SOURCE), DESTINATION, options, **job)
     found = list(task.copy_ranges(made, wanted, clock or Clock()))
     return {outcome.range.topic_partition.topic: outcome for outcome in found}
 

@@ -35,13 +35,13 @@ class World:
         self.source, self.copies = filled(*BATCHES), destination("a")
         self.copies.cleanup_policy = "delete"
         self.path = folder / "statement.jsonl"
-        self.rename_node("source")
+        self.rename_upstream("source")
 
-    def rename_node(self, name: str) -> None:
-        """Give the source's node another name in the settings."""
+    def rename_upstream(self, name: str) -> None:
+        """Give the upstream another name in the settings."""
         self.mirror = Mirror.model_validate(
             {
-                "source": {"nodes": [{"name": name, "bootstrap_servers": "fake:1"}]},
+                "source": {"upstreams": [{"name": name, "bootstrap_servers": "fake:1"}]},
                 "destination": {"bootstrap_servers": "fake:1"},
                 "topics": {"allow": ["a"]},
                 "give_up_after": "1s",

@@ -57,7 +57,7 @@ def test_a_failed_run(example: ModuleType, alerts: list[str], instance: DagsterI
 
     @dg.op
     def copy():
-        raise dg.Failure("no source node answers")
+        raise dg.Failure("no upstream answers")
 
     @dg.job
     def mirror_m():
@@ -69,7 +69,7 @@ def test_a_failed_run(example: ModuleType, alerts: list[str], instance: DagsterI
     of_run: Any = {"dagster_event": event, "dagster_run": result.dagster_run}
     context = dg.build_run_status_sensor_context("failed_runs", dagster_instance=instance, **of_run)
     example.failed_runs(context.for_run_failure())
-    assert alerts == [f"run {result.run_id} of mirror_m failed: no source node answers"]
+    assert alerts == [f"run {result.run_id} of mirror_m failed: no upstream answers"]
 
 
 def test_a_check_that_recovers(example: ModuleType, alerts: list[str], instance: DagsterInstance):

@@ -78,9 +78,8 @@ def test_what_an_audit_reports() -> None:
         Comparison(chunk(0, 10), "a", records=10),
         Comparison(chunk(10, 30), "b", difference=Difference("1 record differs", None, None)),
     )
-    assert differences(found) == [
-        "differing chunks: 2 of 3; the first is [10, 30), compared with node b: 1 record differs"
-    ]
+    first = "the first is [10, 30), compared with upstream b: 1 record differs"
+    assert differences(found) == [f"differing chunks: 2 of 3; {first}"]
     assert (found.records, notes(found)) == (10, [])
     found = made(
         Comparison(chunk(0, 10), unread="retention"),
@@ -367,7 +366,7 @@ CHUNK = replace(
         {},
         "",
         7,
-        "node1",
+        "kafka-a",
         "",
         "r",
         NOW_MS - HOUR_MS,

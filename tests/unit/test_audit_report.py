@@ -311,7 +311,7 @@ def test_json() -> None:
     none: dict[str, dict[str, int]] = {"not_compared": {}, "not_verified": {}}
     zero = dict.fromkeys(("differing_chunks", "untimed", "uncopied"), 0)
     assert partition["recount"] == counts | none | zero
-    compared = {"chunks": 1, "compared": 1, "records": 15, "nodes": ["node1"]}
+    compared = {"chunks": 1, "compared": 1, "records": 15, "upstreams": ["kafka-a"]}
     zero = dict.fromkeys(("undecoded", "superseded", "untimed"), 0)
     assert partition["comparison"] == {"rule": "record by record"} | compared | zero
     first = partition["first_difference"]

@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 SLOW = ("pyspark", "pandas", "dagster", "pyarrow", "numpy", "kafka.admin", "aiokafka.client")
 AWAY = "bootstrap_servers: '127.0.0.1:1'"
 UNREACHABLE = (
-    f"mirrors: {{m: {{source: {{nodes: [{{name: n, {AWAY}}}]}}, destination: {{{AWAY}}},"
+    f"mirrors: {{m: {{source: {{upstreams: [{{name: n, {AWAY}}}]}}, destination: {{{AWAY}}},"
     " give_up_after: 1ms}}"
 )
 

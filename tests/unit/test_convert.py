@@ -130,7 +130,7 @@ def test_a_user_name_of_a_config_provider(converted: Convert) -> None:
     tree, comments = converted(f"{text}config.providers=file\n")
     assert "${file" not in comments
     (mirror,) = tree["mirrors"].values()
-    sides = mirror["destination"], mirror["source"]["nodes"][0]
+    sides = mirror["destination"], mirror["source"]["upstreams"][0]
     found = {side["security"][key] for side in sides for key in ("username", "password")}
     assert found == {"${A_B_USER_NAME}", "${A_B_USER_NAME_}", "${A_B_PASSWORD}", "${A_B_PASSWORD_}"}
 
@@ -146,7 +146,7 @@ def test_kerberos(converted: Convert, tmp_path: Path) -> None:
         text += sasl(name, "", f"{login} required {options}")
         text += f"{name}.sasl.kerberos.service.name=broker\n"
     tree, comments = converted(text)
-    sources = [mirror["source"]["nodes"][0]["security"] for mirror in tree["mirrors"].values()]
+    sources = [mirror["source"]["upstreams"][0]["security"] for mirror in tree["mirrors"].values()]
     nobody = {"protocol": "SASL_SSL", "mechanism": "GSSAPI", "service_name": "broker"}
     expected = nobody | {"principal": "relay@EXAMPLE.COM"}
     assert sources == [expected | {"keytab": str(keytab)}, nobody]
@@ -161,7 +161,7 @@ def test_names_in_single_quotes(converted: Convert) -> None:
     """Java reads both kinds of quotes, also in one value."""
     login = "Plain required password='pass\"word' username='o\"neil' other=\"it's\";"
     tree, comments = converted(TWO + sasl("a", "PLAIN", login))
-    assert tree["mirrors"]["a-b"]["source"]["nodes"][0]["security"]["username"] == 'o"neil'
+    assert tree["mirrors"]["a-b"]["source"]["upstreams"][0]["security"]["username"] == 'o"neil'
     assert 'pass"word' not in f"{tree} {comments}"
 
 
@@ -171,7 +171,7 @@ def test_the_output_is_a_new_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     given.write_text(TWO)
     command = ["convert", str(given), "-o", str(written)]
     assert main(command) == 0
-    assert load(written).mirror("a-b").nodes[0].bootstrap_servers == ("a:1",)
+    assert load(written).mirror("a-b").upstreams[0].bootstrap_servers == ("a:1",)
     assert main(command) == 2
     assert capsys.readouterr().err == f"error: {written} exists; name another file, or remove it\n"
 

@@ -25,7 +25,7 @@ mirrors:
   to-eu:
     source:
       health: {request_timeout: 100ms}
-      nodes:
+      upstreams:
         - {name: a, bootstrap_servers: ["192.0.2.1:9092"]}
         - {name: b-2, bootstrap_servers: ["192.0.2.2:9092"]}
     destination: {bootstrap_servers: ["192.0.2.3:9092"]}
@@ -39,7 +39,7 @@ mirrors:
   logs:
     source:
       health: {request_timeout: 100ms}
-      nodes: [{name: only, bootstrap_servers: ["192.0.2.4:9092"]}]
+      upstreams: [{name: only, bootstrap_servers: ["192.0.2.4:9092"]}]
     destination: {bootstrap_servers: ["192.0.2.3:9092"]}
     topics: {allow: ["logs_.*"]}
 """

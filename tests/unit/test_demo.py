@@ -63,7 +63,7 @@ def test_sides_are_compared_by_records():
     assert differences(comparison) == CLEAN
     assert [found.lost for found in proof.compare_all({AT: content(A, B)}, {})] == [2]
     assert [found.foreign for found in proof.compare_all({}, {AT: content(A, B)})] == [2]
-    # nodes are identical only with equal offsets
+    # upstreams are identical only with equal offsets
     assert content(A, B) == content(A, B)
     assert content(A, B) != [proof.Record(0, *A), proof.Record(2, *B)]
 
@@ -92,12 +92,12 @@ ONE, OTHER = TopicPartition("orders.events", 0), TopicPartition("orders.status",
 
 
 def entry(
-    at: TopicPartition, start: int, end: int, node: str, records: int | None = None
+    at: TopicPartition, start: int, end: int, upstream: str, records: int | None = None
 ) -> LedgerEntry:
     copied = end - start if records is None else records
     here, there = OffsetRange(at, start, end), OffsetRange(at, start, start + copied)
     gap = {"compaction_gap": end - start - copied}
-    return LedgerEntry("shop", here, there, copied, 1, 1, 0, gap, "", 7, node, "", "run", 0)
+    return LedgerEntry("shop", here, there, copied, 1, 1, 0, gap, "", 7, upstream, "", "run", 0)
 
 
 CHUNKS = (10, 30, "a"), (30, 40, "b"), (0, 10, "a"), (40, 41, "a")
@@ -113,8 +113,8 @@ def table(made: Table) -> list[list[str]]:
     return [line.split() for line in lines]
 
 
-def test_consecutive_offsets_of_a_node_are_one_share_in_any_order_of_the_ledger():
-    """A node that delivers again later has another share; the table gives each node's sum."""
+def test_consecutive_offsets_of_an_upstream_are_one_share_in_any_order_of_the_ledger():
+    """An upstream that delivers again later has another share; the table gives each one's sum."""
     assert proof.shares(LEDGER) == [
         proof.Share(OffsetRange(ONE, 0, 30), "a", records=30, chunks=2),
         proof.Share(OffsetRange(ONE, 30, 40), "b", records=10, chunks=1),
@@ -128,7 +128,7 @@ def test_consecutive_offsets_of_a_node_are_one_share_in_any_order_of_the_ledger(
     assert ["b", "30", "40", "10", "1"] in lines
     assert ["orders.status-1", "b", "0", "50", "20", "1"] in lines
     totals = "a 31 3", "b 30 2", "upstream-b 12,345,678 1"
-    assert lines[-3:] == [["total", *of_node.split()] for of_node in totals]
+    assert lines[-3:] == [["total", *of_upstream.split()] for of_upstream in totals]
 
 
 A0, B1, A2 = Written("a", 0), Written("b", 1), Written("a", 2)

@@ -249,7 +249,7 @@ def test_the_configurations_load(tmp_path):
     variables |= manifest("Secret")["stringData"] | config["data"]
     settings = load(path, variables)
     assert settings.spark.master == "local[2]"
-    assert settings.mirror("orders").nodes[0].bootstrap_servers == ("kafka-a.kafka.svc:9093",)
+    assert settings.mirror("orders").upstreams[0].bootstrap_servers == ("kafka-a.kafka.svc:9093",)
     (container,) = pod()["containers"]
     assert settings.spark.conf["spark.kubernetes.container.image"] == container["image"]
     ports = {str(port["containerPort"]) for port in container["ports"]}

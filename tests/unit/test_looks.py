@@ -53,7 +53,9 @@ def test_status_says_that_a_topic_is_refused(
     (seen,) = ApiMirror("m", refused.mirror, Session(Spark())).status()
     assert type(seen.loss) is PermissionDeniedError
     assert str(seen.loss).partition(": ")[2].partition(";")[0] == SAYS
-    config = commands.configured(tmp_path, {"m": commands.mirror(FAKE, FAKE, "a", node="source")})
+    config = commands.configured(
+        tmp_path, {"m": commands.mirror(FAKE, FAKE, "a", upstream="source")}
+    )
     assert main(["-c", str(config), "status", "--json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)["mirrors"]
     (topic,) = found["topics"]

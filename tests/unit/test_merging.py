@@ -18,7 +18,7 @@ from relay_pipelines.resources import KafkaResource
 SAMPLE = """
 mirrors:
   shop:
-    source: {nodes: [{name: a, bootstrap_servers: ["192.0.2.1:9092"]}]}
+    source: {upstreams: [{name: a, bootstrap_servers: ["192.0.2.1:9092"]}]}
     destination: {bootstrap_servers: ["192.0.2.3:9092"]}
     topics: {allow: [orders]}
     audit: {schedule: "0 3 * * *"}
@@ -93,7 +93,7 @@ def test_two_relay_files_in_one_project(config, tmp_path):
     repository = merged.get_repository_def()
     graph = eu.get_repository_def().asset_graph
     keys = {key.to_user_string() for key in graph.get_all_asset_keys()}
-    names = ("shop/orders", "shop/main/windows", "source/shop/source.orders", "nodes/shop/a")
+    names = ("shop/orders", "shop/main/windows", "source/shop/source.orders", "upstreams/shop/a")
     assert keys == {f"eu/north/{name}" for name in (*names, "audits/shop/sample_audit")}
     assert relay.asset_key("shop", "orders", key_prefix=["eu", "north"]).to_user_string() in keys
     sensors = {sensor.name for sensor in repository.sensor_defs}
@@ -292,7 +292,7 @@ class TestComponent:
             path = scaffold(scaffold_params=given)
             written = (path / "relay.yaml").read_text()
             (mirror,) = relay.load(path / "relay.yaml").values()
-            assert mirror.settings.nodes[0].bootstrap_servers == ("a:9092", "b:9092")
+            assert mirror.settings.upstreams[0].bootstrap_servers == ("a:9092", "b:9092")
             (path / "relay.yaml").write_text(f"# mine\n{written}")
             again = scaffold(defs_path=path, scaffold_params=given)
             assert (again / "relay.yaml").read_text().startswith("# mine")

@@ -28,15 +28,15 @@ def observer() -> MetricsObserver:
     return MetricsObserver(SleepingClock(5.0))
 
 
-def planned(end_offset: int = 100, node: str = "node1", mirror: str = "m") -> RunPlan:
+def planned(end_offset: int = 100, upstream: str = "kafka-a", mirror: str = "m") -> RunPlan:
     positions = (Position(HERE, 0, end_offset), Position(TopicPartition("orders", 1), 0, 7, 7))
-    return plan_of(mirror, node, {"orders": "copy.orders"}, positions)
+    return plan_of(mirror, upstream, {"orders": "copy.orders"}, positions)
 
 
 def entry(start: int, end: int, records: int, **more: int) -> LedgerEntry:
     at, to = OffsetRange(HERE, start, end), OffsetRange(THERE, start, end)
     counts = (records, 10 * records, 1, 2, more)
-    return LedgerEntry("m", at, to, *counts, "", 7, "node1", "", "r", 1_500 + start)
+    return LedgerEntry("m", at, to, *counts, "", 7, "kafka-a", "", "r", 1_500 + start)
 
 
 def value(observer: MetricsObserver, name: str, **labels: str) -> float | None:
@@ -67,21 +67,21 @@ def test_ledger_entries_update_records_bytes_skips_and_lag(observer: MetricsObse
 
 
 def test_what_a_mirror_no_longer_has_or_reads_has_no_gauges(observer: MetricsObserver) -> None:
-    """Of a topic or a node; mirrors of one node add up, and a second run replaces the first."""
+    """Of a topic or an upstream; mirrors of one add up, and a second run replaces the first."""
     observer.begin(planned(50))
-    observer.begin(planned(node="node1"))
+    observer.begin(planned(upstream="kafka-a"))
     observer.begin(planned(mirror="other"))
-    assert value(observer, "source_highwatermark", node_id="node1") == 2 * 107
+    assert value(observer, "source_highwatermark", node_id="kafka-a") == 2 * 107
     position = Position(TopicPartition("payments", 0), 0, 9)
-    observer.begin(plan_of("m", "node2", {"payments": "copy.payments"}, (position,)))
+    observer.begin(plan_of("m", "kafka-c", {"payments": "copy.payments"}, (position,)))
     of = {"mirror": "m", "topic": "orders", "partition": "0"}
     for name in ("lag_records", "open_transaction_records", "open_transaction_seconds"):
         assert value(observer, name, **of) is None
         assert value(observer, name, **of | {"mirror": "other"}) is not None
-    assert value(observer, "source_highwatermark", node_id="node1") == 107, "of the other mirror"
-    assert value(observer, "source_highwatermark", node_id="node2") == 9
-    observer.begin(planned(mirror="other", node="node2"))
-    assert value(observer, "source_highwatermark", node_id="node1") is None
+    assert value(observer, "source_highwatermark", node_id="kafka-a") == 107, "of the other mirror"
+    assert value(observer, "source_highwatermark", node_id="kafka-c") == 9
+    observer.begin(planned(mirror="other", upstream="kafka-c"))
+    assert value(observer, "source_highwatermark", node_id="kafka-a") is None
 
 
 def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver) -> None:
@@ -90,7 +90,7 @@ def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver)
     observer.end(RunResult("m", "r", {}, seconds=0.1))
     assert value(observer, "last_success_timestamp_seconds", mirror="m") == 5.0
     assert value(observer, "window_duration_seconds_count", mirror="m") is None
-    done: dict[str, Any] = {"chunks": 4, "commit_seconds": 0.5, "node": "node1"}
+    done: dict[str, Any] = {"chunks": 4, "commit_seconds": 0.5, "upstream": "kafka-a"}
     done["throttled_seconds"] = {"destination": 1.5}
     outcome = Outcome(OffsetRange(HERE, 0, 100), THERE, Status.DONE, 100, **done)
     totals = {"orders": TopicTotals()}
@@ -108,7 +108,7 @@ def test_failures_count_on_the_side_that_caused_them(observer: MetricsObserver) 
     """A failure that either side may have caused only counts in the total."""
     observer.begin(planned())
     kinds = ("SourceError", "TopicDeletedError", "DestinationError", "PermissionDeniedError")
-    failed: dict[str, Any] = {"node": "node1", "exit_code": 1}
+    failed: dict[str, Any] = {"upstream": "kafka-a", "exit_code": 1}
     outcomes = [
         Outcome(OffsetRange(HERE, 0, 9), THERE, Status.FAILED, 0, error_kind=kind, **failed)
         for kind in kinds
@@ -117,7 +117,7 @@ def test_failures_count_on_the_side_that_caused_them(observer: MetricsObserver) 
     for kind in (*kinds, "DataLossError"):
         assert value(observer, "failures_total", mirror="m", error=kind) == 1
     for kind in ("SourceError", "TopicDeletedError", "DataLossError"):
-        assert value(observer, "source_errors_total", node_id="node1", error=kind) == 1
+        assert value(observer, "source_errors_total", node_id="kafka-a", error=kind) == 1
     assert value(observer, "target_errors_total", error="DestinationError") == 1
     assert value(observer, "target_errors_total", error="PermissionDeniedError") is None
     assert value(observer, "last_success_timestamp_seconds", mirror="m") is None

@@ -13,8 +13,8 @@ from relay_pipelines.metrics.exporter import Exporter, samples
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.page.held import State
 from relay_pipelines.page.look import Look, Looker
-from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, lag_records
+from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
@@ -96,19 +96,19 @@ def test_a_guard_is_there_only_while_it_holds_something_back() -> None:
 @pytest.mark.parametrize(
     ("state", "verdict"),
     {
-        "healthy": NodeVerdict("one", eligible=True, healthy=True),
-        "behind": NodeVerdict("one", eligible=True, healthy=False, behind=9),
-        "unavailable": NodeVerdict("one", eligible=False, healthy=False),
-        "quarantined": NodeVerdict("one", eligible=False, healthy=False, quarantined=True),
+        "healthy": UpstreamVerdict("one", eligible=True, healthy=True),
+        "behind": UpstreamVerdict("one", eligible=True, healthy=False, behind=9),
+        "unavailable": UpstreamVerdict("one", eligible=False, healthy=False),
+        "quarantined": UpstreamVerdict("one", eligible=False, healthy=False, quarantined=True),
     }.items(),
 )
-def test_a_node_has_one_state(state: str, verdict: NodeVerdict) -> None:
+def test_an_upstream_has_one_state(state: str, verdict: UpstreamVerdict) -> None:
     found = look(verdicts=(verdict,))
-    states = values(found, "node_state")
+    states = values(found, "upstream_state")
     assert [key[1] for key, value in states.items() if value] == [state]
     assert len(states) == 4
-    assert values(found, "node_read") == {("one",): True}
-    assert (("one",) in values(found, "node_behind_records")) == verdict.eligible
+    assert values(found, "upstream_read") == {("one",): True}
+    assert (("one",) in values(found, "upstream_behind_records")) == verdict.eligible
 
 
 def test_the_number_of_series_is_bounded() -> None:

@@ -16,7 +16,7 @@ from relay_pipelines.move import cut, fence, inventory, rehearsal
 from relay_pipelines.move import move as moves
 from relay_pipelines.move.fence import acls_to_deny, passed
 from relay_pipelines.move.gates import Gate, GateState, fails, looked
-from relay_pipelines.move.inventory import GroupPosition, Groups, NodeLook, SourceEnds, Writers
+from relay_pipelines.move.inventory import GroupPosition, Groups, SourceEnds, UpstreamLook, Writers
 from relay_pipelines.move.jobs import check_result
 from relay_pipelines.move.move import Move
 from relay_pipelines.move.record import UNKNOWN, CutPartition, Fence, MoveRecord, require
@@ -102,22 +102,22 @@ def test_the_gate_of_writers_says_what_brokers_can_show(wordings: Wordings) -> N
     """A producer without an id shows in ends that move, and in nothing else."""
     active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000, open_from=4)]}, {9: "orders"})
     assert SourceEnds({AT: 5, TO: 3}, {AT: 4, TO: 3}).open == [AT]
-    opened = NodeLook(SourceEnds({AT: 5}, {AT: 4}), active)
-    gate = writer_gate({"one": NodeLook(NOTHING, Writers()), "two": opened}, 3_600_000)
+    opened = UpstreamLook(SourceEnds({AT: 5}, {AT: 4}), active)
+    gate = writer_gate({"one": UpstreamLook(NOTHING, Writers()), "two": opened}, 3_600_000)
     (found,) = gate.findings
-    assert found.where == "a-0 at node two"
+    assert found.where == "a-0 at upstream two"
     assert "a transaction is open: producer id 9 with transactional id orders" in found.text
     active = Writers({AT: [ActiveProducer(AT, 9, 0, 1_000)]}, {9: "orders"})
-    silent = writer_gate({"one": NodeLook(NOTHING, active, seconds=1.5)}, 3_600_000)
-    moved = NodeLook(NOTHING, Writers(), moved=[TO, AT], seconds=1.0)
+    silent = writer_gate({"one": UpstreamLook(NOTHING, active, seconds=1.5)}, 3_600_000)
+    moved = UpstreamLook(NOTHING, Writers(), moved=[TO, AT], seconds=1.0)
     error = PermissionDeniedError("s answered no", remedy="grant the user Read on topic a")
-    untold = writer_gate({"one": NodeLook(NOTHING, Writers(error=error))}, 5_000)
+    untold = writer_gate({"one": UpstreamLook(NOTHING, Writers(error=error))}, 5_000)
     assert silent.state is untold.state is GateState.HOLDS
     wordings.check("gate of writers: one is known, and no end moves", silent.saw)
     wordings.check("gate of writers: ends move", writer_gate({"one": moved}, 5_000).saw)
     wordings.check("gate of writers: nobody says who writes", untold.saw)
     (found,) = untold.findings
-    assert str(found) == "node one: s answered no; grant the user Read on topic a"
+    assert str(found) == "upstream one: s answered no; grant the user Read on topic a"
 
 
 def test_a_producer_with_old_timestamps_is_known_by_what_it_has_written() -> None:
@@ -221,10 +221,10 @@ def test_status_advises_nothing_that_the_state_refuses(state: State) -> None:
     record = MoveRecord("m", state=state, fence=held, ends={"a": {0: 5}}, topics=("a",))
     mirror: Any = SimpleNamespace()
     move = Move(Sides("m", mirror, Mock()), MoveRequest(), Mock(), "ann")
-    node = Mock(retry=lambda _ask: {AT}, cluster="s")
+    upstream = Mock(retry=lambda _ask: {AT}, cluster="s")
     there = {"n": [DENIED] if state is State.BACK else []}
     with (
-        patch.object(moves, "source_nodes", return_value=nullcontext({"n": node})),
+        patch.object(moves, "open_upstreams", return_value=nullcontext({"n": upstream})),
         patch.object(fence, "present", return_value=there),
         patch.object(fence, "source_ends", return_value=SourceEnds({AT: 6}, {AT: 6})),
         patch.object(fence, "writers", return_value=Writers()),

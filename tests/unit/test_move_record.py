@@ -123,13 +123,13 @@ def test_what_is_asked_for() -> None:
         filled(MoveRequest, {"still": "soon"}, options=True)
 
 
-NODES = [{"name": "n1", "bootstrap_servers": ["here:9092"]}]
+UPSTREAMS = [{"name": "n1", "bootstrap_servers": ["here:9092"]}]
 
 
 def a_mirror(**changes: Any) -> Mirror:
     return Mirror.model_validate(
         {
-            "source": {"nodes": NODES},
+            "source": {"upstreams": UPSTREAMS},
             "destination": {"bootstrap_servers": ["there:9092"], "replication_factor": 3},
             "where": "true",
             "topics": {"rename": "copy.{topic}", "sync_configs": True},
@@ -147,7 +147,7 @@ def a_record(**changes: Any) -> MoveRecord:
 def test_it_is_the_mirror_turned_round() -> None:
     """It reads from the cut on, renames back, changes nothing, and has one name for each move."""
     own = reversed_mirror(a_mirror(), a_record())
-    assert [node.bootstrap_servers for node in own.source.nodes] == [("there:9092",)]
+    assert [upstream.bootstrap_servers for upstream in own.source.upstreams] == [("there:9092",)]
     assert own.destination_cluster.bootstrap_servers == ("here:9092",)
     assert own.topics.rename == {"copy.a": "a"}
     assert (own.topics.config_keys, own.topics.sync_configs) == ((), False)
@@ -156,7 +156,10 @@ def test_it_is_the_mirror_turned_round() -> None:
     assert name_of(a_record()) == "m.back@4"
     assert name_of(a_record(number=9, way_back=WayBack("m.back@4"))) == "m.back@4"
     for changes, why in (
-        ({"source": {"nodes": [*NODES, {**NODES[0], "name": "n2"}]}}, "has several nodes"),
+        (
+            {"source": {"upstreams": [*UPSTREAMS, {**UPSTREAMS[0], "name": "n2"}]}},
+            "has several upstreams",
+        ),
         ({"topics": {"rename": {"a": "all:0"}}}, "the topic a is pinned to a partition"),
         ({"topics": {}}, "relay.yaml has a copied to a, and it has moved to copy.a"),
     ):

@@ -50,7 +50,7 @@ def entry(number: int, start: int, end: int, at: int, **more: Any) -> model.Ledg
         model.OffsetRange(HERE, start, end),
         model.OffsetRange(THERE, at, at + records),
         records,
-        *(0, 0, 0, more.pop("skipped", {}), "", 7, "node1", "", "r", 0),
+        *(0, 0, 0, more.pop("skipped", {}), "", 7, "kafka-a", "", "r", 0),
         number=number,
         **more,
     )
@@ -80,7 +80,7 @@ def copied(
         model.Checkpoint.initial("m", HERE, there, last.source.end),
         generation=last.generation,
         copies=model.DestinationPosition(there, copies[-1], "id") if copies else None,
-        topic_ids={"node1": "known"},
+        topic_ids={"kafka-a": "known"},
     )
     chain = Chain(HERE, records=[LedgerRecord(each, b"", LEDGER, 0) for each in entries], **more)
     return checkpoint, chain
@@ -140,8 +140,10 @@ def test_every_offset_has_an_answer(wordings: Wordings, way: str) -> None:
         wordings.check(f"offsets {way}: {title}", "\n".join(answers))
 
 
-def test_each_side_is_read_whatever_the_name_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record is not compared with itself, whatever people call their node."""
+def test_each_side_is_read_whatever_the_name_of_an_upstream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record is not compared with itself, whatever people call their upstream."""
     monkeypatch.setattr(verify, "_record_at", lambda client, *_: client.retriable)
     same = model.Cluster("destination", ("a:1",))
     source, there = ClusterClient(same, SourceError), ClusterClient(same, DestinationError)

@@ -39,7 +39,7 @@ def snapshot(
     found = [Position(tp, 0, 30, reached) for tp, reached in positions.items()]
     kept = {at: Checkpoint.initial("m", at, at, reached) for at, reached in known.items()}
     at_destination = Metadata("cluster")
-    taken = snapshot_of("m", "node", {}, found)
+    taken = snapshot_of("m", "upstream", {}, found)
     return replace(taken, checkpoints=kept, at_destination=at_destination)
 
 
@@ -85,7 +85,7 @@ def test_lanes_that_relay_yaml_has_no_longer() -> None:
 
 def report(**failures: str) -> WindowReport:
     topics = [TopicReport(topic, failure=failure) for topic, failure in failures.items()]
-    window = FrozenWindow(key="", ranges=(), node="", planned_at_ms=0)
+    window = FrozenWindow(key="", ranges=(), upstream="", planned_at_ms=0)
     return WindowReport(window, "", topics, RunResult("m", "run", {}))
 
 

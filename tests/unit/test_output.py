@@ -21,15 +21,15 @@ from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.plan.acl_decisions import AclDecision
 from relay_pipelines.plan.acl_decisions import State as AclState
-from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
+from relay_pipelines.plan.upstream_choice import UpstreamChoice, UpstreamVerdict
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.protocol.metadata import TopicMetadata
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan, plan
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS, PartitionLag, Rate, Rates, oldest_seconds
-from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.snapshot.upstream_selection import UpstreamState
 from tests.support.config_files import SIDES
 from tests.support.filled import Clock
 from tests.support.independent import until
@@ -64,12 +64,12 @@ def test_formatting(text: str, expected: str) -> None:
 def planned(topics: int, records: int = 1000) -> RunPlan:
     names = [f"topic-{number}" for number in range(topics)]
     positions = [Position(model.TopicPartition(name, 0), 0, records) for name in names]
-    return plan_of("m", "node1", {name: name for name in names}, positions)
+    return plan_of("m", "kafka-a", {name: name for name in names}, positions)
 
 
 def entry(topic: str, start: int, end: int) -> model.LedgerEntry:
     at = model.OffsetRange(model.TopicPartition(topic, 0), start, end)
-    return model.LedgerEntry("m", at, at, end - start, 100, 1, 0, {}, "", 7, "node1", "", "r", 0)
+    return model.LedgerEntry("m", at, at, end - start, 100, 1, 0, {}, "", 7, "kafka-a", "", "r", 0)
 
 
 class Screen:
@@ -169,7 +169,7 @@ def test_many_topics_share_one_bar() -> None:
 def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
     """Names fold and numbers do not; it fits a terminal of 80 columns or more, without colors."""
     screen = Screen(terminal=True, width=width)
-    totals = TopicTotals(records=1_234_567, size_bytes=1 << 30, nodes={"node1"})
+    totals = TopicTotals(records=1_234_567, size_bytes=1 << 30, upstreams={"kafka-a"})
     result = RunResult("m", "r", {"orders.with.a.long.name": totals}, copying_seconds=2.0)
     tables.show(screen.console, tables.summary(json_output.run(result, 0)))
     assert "1,234,567   1.0 GiB     617,284" in screen.text
@@ -259,7 +259,7 @@ def test_a_finding_as_a_line_and_as_a_document() -> None:
 
 def document_of_a_plan() -> dict[str, Any]:
     snapshot = replace(
-        snapshot_of("m", "node1", {"orders": "copy"}, [Position(AT, 0, 1000)]),
+        snapshot_of("m", "kafka-a", {"orders": "copy"}, [Position(AT, 0, 1000)]),
         source_topics={"orders": TopicMetadata("orders", "", {0: 1})},
         source_configs={"orders": {}},
         decisions=(
@@ -270,25 +270,25 @@ def document_of_a_plan() -> dict[str, Any]:
     return json_output.plan(plan(snapshot), [Finding.of(LOST)], 0)
 
 
-def document_of_nodes(chosen: str | None, why: str) -> dict[str, Any]:
+def document_of_upstreams(chosen: str | None, why: str) -> dict[str, Any]:
     """One of them does not answer: what is not known of it is a question mark."""
     one, two = model.Cluster("one", ("a:1", "b:1")), model.Cluster("two", ("c:1",))
     states = [
-        NodeState(one, {AT: 40, model.TopicPartition("orders", 1): 2}, 3.4),
-        NodeState(two, error="it does not answer"),
+        UpstreamState(one, {AT: 40, model.TopicPartition("orders", 1): 2}, 3.4),
+        UpstreamState(two, error="it does not answer"),
     ]
     verdicts = [
-        NodeVerdict("one", eligible=True, healthy=True),
-        NodeVerdict("two", eligible=False, healthy=False, why="it does not answer"),
+        UpstreamVerdict("one", eligible=True, healthy=True),
+        UpstreamVerdict("two", eligible=False, healthy=False, why="it does not answer"),
     ]
-    return json_output.nodes("m", states, NodeChoice(chosen, why, verdicts))
+    return json_output.upstreams("m", states, UpstreamChoice(chosen, why, verdicts))
 
 
 def document_of_a_run() -> dict[str, Any]:
     """Its topics add up."""
     topics = {
-        "a": TopicTotals(records=1, size_bytes=1024, reencoded=1, nodes={"one"}),
-        "b": TopicTotals(records=3, size_bytes=1024, nodes={"two"}),
+        "a": TopicTotals(records=1, size_bytes=1024, reencoded=1, upstreams={"one"}),
+        "b": TopicTotals(records=3, size_bytes=1024, upstreams={"two"}),
     }
     topics["a"].skipped["filtered"] = 2
     topics["b"].skipped["filtered"] = 3
@@ -304,8 +304,8 @@ def document_of_acls() -> dict[str, Any]:
 TABLES = {
     "a plan": tables.plan(document_of_a_plan()),
     "why": tables.why(document_of_a_plan()),
-    "nodes": tables.nodes(document_of_nodes("one", "it is healthy")),
-    "no node": tables.nodes(document_of_nodes(None, "none answers")),
+    "upstreams": tables.upstreams(document_of_upstreams("one", "it is healthy")),
+    "no upstream": tables.upstreams(document_of_upstreams(None, "none answers")),
     "a run": tables.summary(document_of_a_run()),
     "ACLs": tables.acls(document_of_acls()),
 }
@@ -340,7 +340,7 @@ class TestRates:
         assert with_new == {"orders": Rate(50.0, 20.0)}, "a new topic-partition"
         assert learn(rates, 4_000, (1_100, 40), (5_000, 9)) == {"orders": Rate()}
         behind = learn(rates, 5_000, (1_000, 30), (5_010, 10))
-        assert behind == {"orders": Rate(10.0, 1.0)}, "another node may be behind"
+        assert behind == {"orders": Rate(10.0, 1.0)}, "another upstream may be behind"
         rates = Rates(10)
         found = [learn(rates, at * 1_000, (1_000, 100 * (at // 5))) for at in range(26)]
         assert found[25] == {"orders": Rate(0.0, 20.0)}
@@ -376,7 +376,7 @@ def watched(topics: int = 1, **changes: Any) -> Watched:
     names = [position.topic_partition.topic for position in positions]
     places = [position.topic_partition for position in positions]
     known = {at: model.Checkpoint.initial("m", at, at, 100) for at in places}
-    known = {at: replace(each, run_id="run-1", node="one") for at, each in known.items()}
+    known = {at: replace(each, run_id="run-1", upstream="one") for at, each in known.items()}
     snapshot = snapshot_of("m", "one", {name: name for name in names}, positions)
     snapshot = replace(snapshot, checkpoints=known)
     lags = {at: PartitionLag(lag, 2.0 * lag) for at, lag in lag_records(positions).items()}

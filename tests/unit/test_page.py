@@ -13,9 +13,9 @@ from relay_pipelines.output import json_output, page_view
 from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import page_of, page_unreachable
-from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
+from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
@@ -52,7 +52,7 @@ def look_at(
         position.topic_partition: replace(
             Checkpoint.initial("m", position.topic_partition, position.topic_partition, 0),
             run_id="run-1",
-            node="one",
+            upstream="one",
             committed_at_ms=round(NOW - 1000 * committed[position.topic_partition.topic]),
         )
         for position in positions
@@ -106,11 +106,11 @@ def test_the_state(positions, ages, committed, state, held) -> None:
 
 
 def test_what_no_cluster_says_is_unknown() -> None:
-    """An outage, a wrong configuration, or nodes in quarantine; so each state is found."""
+    """An outage, a wrong configuration, or upstreams in quarantine; so each state is found."""
     for error, state, command in (
         (errors.SourceError("no answer"), State.UNKNOWN, "relay check --mirror m"),
         (errors.ConfigError("a loop"), State.REFUSED, "relay check --mirror m"),
-        (errors.DivergedNodeError("others"), State.DIVERGED, "relay nodes --mirror m"),
+        (errors.DivergedUpstreamError("others"), State.DIVERGED, "relay upstreams --mirror m"),
     ):
         page = page_unreachable("m", error, NOW, NOW - 60_000)
         assert (page.state, page.command) == (state, command)
@@ -194,17 +194,17 @@ class TestHeld:
 
 
 OPENED = replace(copied("a"), high_watermark=150, open_since_ms=NOW - 9_000)
-SILENT = NodeVerdict("two", eligible=False, healthy=False, why="silent")
+SILENT = UpstreamVerdict("two", eligible=False, healthy=False, why="silent")
 UP_TO_DATE: Any = [copied("a")], {}, {"a": 1}
 PAGES = {
     "a healthy mirror": page_of(look_at([waiting("a")], {"a": 4.0}, {"a": 3.0})),
     "an open transaction": page_of(look_at([OPENED], {}, {"a": 3})),
     "nobody copies yet": page_of(look_at([waiting("a")], {"a": 90})),
-    "a node that is behind": replace(page_of(look_at(*UP_TO_DATE)), node_behind=1_020),
+    "an upstream that is behind": replace(page_of(look_at(*UP_TO_DATE)), upstream_behind=1_020),
     "what is held back stands first": page_of(
         look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3})
     ),
-    "a node cannot be read": page_of(look_at(*UP_TO_DATE, verdicts=[SILENT])),
+    "an upstream cannot be read": page_of(look_at(*UP_TO_DATE, verdicts=[SILENT])),
     "an outage has no numbers": page_unreachable("m", errors.SourceError("no answer"), NOW, 0),
 }
 
@@ -221,7 +221,7 @@ def test_how_a_page_reads(wordings: Wordings, title: str) -> None:
 def test_the_document_has_the_same_facts() -> None:
     """Of an outage nothing: zero records would say that nothing waits, and nobody knows."""
     document = json_output.page(PAGES["an outage has no numbers"])
-    numbers = ("lag_records", "lag_seconds", "open_transaction_records", "node_behind")
+    numbers = ("lag_records", "lag_seconds", "open_transaction_records", "upstream_behind")
     assert [document[key] for key in numbers] == [None] * 4
     document = json_output.page(PAGES["what is held back stands first"])
     (held,) = document["held"]
@@ -229,8 +229,8 @@ def test_the_document_has_the_same_facts() -> None:
     assert found == [["a-0"], 5, 30]
     assert (document["state"], document["lag_records"]) == ("copying", 65)
     assert document["copied_by"]["committed_at"] == "1970-01-01T02:46:37Z"
-    (note,) = map(str, PAGES["a node cannot be read"].findings)
-    assert note == "node two cannot be read now: silent; see `relay nodes`"
+    (note,) = map(str, PAGES["an upstream cannot be read"].findings)
+    assert note == "upstream two cannot be read now: silent; see `relay upstreams`"
 
 
 class TestRunbooks:
@@ -242,7 +242,7 @@ class TestRunbooks:
         sections = set(re.findall(r"^### (\w+)$", page, re.MULTILINE))
         assert sections == {kind.__name__ for kind in GUARDS}
         asking = {kind for kind in reference.all_errors() if kind.exit_code == 3}
-        asking -= {errors.DataLossError, errors.DivergedNodeError}
+        asking -= {errors.DataLossError, errors.DivergedUpstreamError}
         assert len(asking) > 5
         for kind in (*asking, errors.PermissionDeniedError, errors.SourceError):
             advice = of_guard(kind("what"))

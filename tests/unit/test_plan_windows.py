@@ -138,7 +138,7 @@ IN_WINDOW = (
     *(OffsetRange(at(0, "idle"), 5, 5), OffsetRange(at(0, "z"), 2**40, 2**40 + 1)),
 )
 KEY = "2026-11-22T04:10:20Z-000"
-FROZEN = FrozenWindow(KEY, IN_WINDOW, "node1", 1_700_000_000_000, 12_345, {at(0, "z"): 2})
+FROZEN = FrozenWindow(KEY, IN_WINDOW, "kafka-a", 1_700_000_000_000, 12_345, {at(0, "z"): 2})
 
 
 class TestFrozenWindow:
@@ -148,7 +148,7 @@ class TestFrozenWindow:
         """A run reads what the planner froze; a change of the format needs a new version number."""
         assert FrozenWindow.from_json(FROZEN.key, FROZEN.to_json()) == FROZEN
         assert FROZEN.to_json() == (
-            '{"version":1,"node":"node1","planned_at_ms":1700000000000,"size_bytes":12345,"topics":'
+            '{"version":1,"upstream":"kafka-a","planned_at_ms":1700000000000,"size_bytes":12345,"topics":'
             '{"a.b":[[0,3,9,0],[1,0,0,0]],"idle":[[0,5,5,0]],'
             '"z":[[0,1099511627776,1099511627777,2]]}}'
         )
@@ -181,7 +181,7 @@ class TestFrozenWindow:
     def test_takes_a_later_round(self, later, taken):
         """Only what joins it, so that windows have each offset once."""
         ranges = tuple(OffsetRange(tp, *bounds) for tp, bounds in later.items())
-        window = FrozenWindow("later", ranges, "node2", 2**41, 5, dict(FROZEN.generations))
+        window = FrozenWindow("later", ranges, "kafka-c", 2**41, 5, dict(FROZEN.generations))
         assert FROZEN.takes(window, WindowLimits(100, 20_000)) == taken
         assert not FROZEN.takes(window, WindowLimits(100, 12_349)), "too many bytes"
         other_log = replace(window, generations=dict.fromkeys(later, 7))
@@ -195,9 +195,9 @@ class TestFrozenWindow:
         assert copied.ranges == (OffsetRange(at(0, "a.b"), 3, 5), FROZEN.ranges[3])
         assert FROZEN.copied({each.topic_partition: 0 for each in FROZEN.ranges}) is None
         round_ = (OffsetRange(at(0, "new"), 3, 4), OffsetRange(at(0, "z"), 2**40 + 1, 2**40 + 9))
-        window = FROZEN.extended(FrozenWindow("later", round_, "node2", 2**41, 5))
+        window = FROZEN.extended(FrozenWindow("later", round_, "kafka-c", 2**41, 5))
         ranges = *FROZEN.ranges[:3], round_[0], OffsetRange(at(0, "z"), 2**40, 2**40 + 9)
-        assert window == replace(FROZEN, ranges=ranges, node="node2", size_bytes=12_350)
+        assert window == replace(FROZEN, ranges=ranges, upstream="kafka-c", size_bytes=12_350)
 
 
 @pytest.mark.parametrize(

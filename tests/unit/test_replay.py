@@ -139,14 +139,14 @@ def test_a_replay_is_a_mirror_from_either_side(tmp_path: Path) -> None:
     mirror = settings(tmp_path, changed({"@/where": "key = 'y'"})).mirror("orders")
     own = as_mirror(mirror, REQUEST, "orders")
     assert own.record_policy("orders").where == "key = 'y'"
-    assert (own.nodes, own.topics.rename) == (mirror.nodes, {"orders": "again"})
+    assert (own.upstreams, own.topics.rename) == (mirror.upstreams, {"orders": "again"})
     assert not as_mirror(mirror, replace(REQUEST, verbatim=True), "orders").where
     typed = replace(REQUEST, **FILTERS, folder=tmp_path)
     policy = as_mirror(mirror, typed, "orders").record_policy("orders")
     assert (policy.where, policy.filters[0].folder) == ("key = 'x'", str(tmp_path))
     own = as_mirror(mirror, replace(REQUEST, side=Side.DESTINATION), "copy.orders")
     assert not own.record_policy("copy.orders").where
-    assert own.nodes == (mirror.destination_cluster,)
+    assert own.upstreams == (mirror.destination_cluster,)
 
 
 class TestRefusals:

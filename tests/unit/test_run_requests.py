@@ -123,8 +123,8 @@ def test_a_tick(instance: DagsterInstance, title: str) -> None:
     for happens in tick.before:
         happens(instance)
     found = replace(
-        snapshot_of("m", "node", {"a": "a"}, [tick.found]),
-        new_starts=[StartRecord("m", "a", {0: 9}, "node", {}, 0)] if tick.starts else [],
+        snapshot_of("m", "upstream", {"a": "a"}, [tick.found]),
+        new_starts=[StartRecord("m", "a", {0: 9}, "upstream", {}, 0)] if tick.starts else [],
     )
     kafka: Any = SimpleNamespace(mirror=lambda _: SimpleNamespace(on_data_loss=tick.on_data_loss))
     asked = Share(LANE, tick.guests), kafka, found, time.time() + tick.later, ()
@@ -142,7 +142,7 @@ def test_a_tick(instance: DagsterInstance, title: str) -> None:
 def test_idle_runs_are_pruned(instance: DagsterInstance) -> None:
     """They do not accumulate, and do not push out the runs of the windows that are kept."""
     for number in range(4):
-        canceled(instance, tags={naming.TAG_NODE: "a"} if number == 0 else {})
+        canceled(instance, tags={naming.TAG_UPSTREAM: "a"} if number == 0 else {})
     third, second, _, first = [found.run_id for found in instance.get_runs()]
     pruning.prune(instance, LANE, time.time())
     assert [found.run_id for found in instance.get_runs()] == [third, second, first]

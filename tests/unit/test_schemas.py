@@ -100,7 +100,7 @@ def test_each_record_is_seen_once(
 ) -> None:
     """Reading goes on where it has failed, and what it cannot decode was not looked at."""
     at = OffsetRange(ORDERS, 0, 300)
-    entry = LedgerEntry(*("m", at, at, 300, 0, 1, 0, {}, "", -1, "node1", "", "r", 0), number=1)
+    entry = LedgerEntry(*("m", at, at, 300, 0, 1, 0, {}, "", -1, "kafka-a", "", "r", 0), number=1)
     (batch,) = encode_all((None, with_id(5 + number % 2), 0) for number in range(300))
     span = FetchedSpan(0, 300, BatchRun(batch.header, batch.header, batch.data, 300), None)
     failures: list[RelayError] = [RetriableError("away")]

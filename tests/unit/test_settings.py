@@ -85,7 +85,7 @@ def test_the_shortest_file_gets_all_defaults(write_config: WriteConfig) -> None:
     for text in (MINIMAL, changed(empty)):
         settings = load(write_config(text))
         mirror, spark = settings.mirror("orders"), settings.spark
-        assert mirror.nodes == (model.Cluster("node1", ("kafka-a:9092",)),)
+        assert mirror.upstreams == (model.Cluster("kafka-a", ("kafka-a:9092",)),)
         assert mirror.destination_cluster == model.Cluster("destination", ("kafka-b:9092",))
         assert mirror.copy_options == model.CopyOptions()
         assert mirror.start.is_earliest

@@ -81,4 +81,4 @@ def test_the_example_loads_with_every_key_in_use(tmp_path):
     path.write_text("".join(line for line in lines if not any(key in line for key in alternatives)))
     secrets = ("ORDERS_PASSWORD", "RELAY_CLIENT_SECRET", "REGISTRY_PASSWORD")
     settings = load(path, dict.fromkeys(secrets, "p"))
-    assert settings.mirror("orders").nodes[0].security.key_password == "k"
+    assert settings.mirror("orders").upstreams[0].security.key_password == "k"

@@ -8,7 +8,15 @@ import pytest
 
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.settings import load
-from tests.support.config_files import MINIMAL, NODE_PATH, SASL, SECRET, changed, located, refusal
+from tests.support.config_files import (
+    MINIMAL,
+    SASL,
+    SECRET,
+    UPSTREAM_PATH,
+    changed,
+    located,
+    refusal,
+)
 
 REFERENCE = (
     "expected ${NAME}, ${NAME:-default} or ${file:path}, one not inside another; write $${ for a"
@@ -61,11 +69,13 @@ def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path, wordings):
 
 
 def test_all_problems_are_reported_at_once(write_config):
-    path = write_config(changed({"metric": 1, "@node/name": "${UNSET}", "@/topics/allow": ["("]}))
+    path = write_config(
+        changed({"metric": 1, "@upstream/name": "${UNSET}", "@/topics/allow": ["("]})
+    )
     lines = refusal(path).splitlines()
     assert lines[0] == f"{path}: 3 problems"
     text = path.read_text().splitlines()
-    places = {"metric", f"{NODE_PATH}.name", "mirrors.orders.topics.allow[0]"}
+    places = {"metric", f"{UPSTREAM_PATH}.name", "mirrors.orders.topics.allow[0]"}
     assert {line.split(": ")[1] for line in lines[1:]} == places
     numbers = [int(line.split(": ")[0].removeprefix("  line ")) for line in lines[1:]]
     written = {text[number - 1].strip() for number in numbers}
@@ -98,14 +108,14 @@ def test_an_anchor_and_a_merge_key_may_be_overridden(write_config):
     path = write_config("""
         mirrors:
           a: &base
-            source: {nodes: [{name: n, bootstrap_servers: ["a:1"]}]}
+            source: {upstreams: [{name: n, bootstrap_servers: ["a:1"]}]}
             destination: {bootstrap_servers: ["b:1"]}
           b:
             <<: *base
             destination: {bootstrap_servers: ["c:1"]}
     """)
     settings = load(path)
-    assert settings.mirror("b").nodes == settings.mirror("a").nodes
+    assert settings.mirror("b").upstreams == settings.mirror("a").upstreams
     assert settings.mirror("b").destination_cluster.bootstrap_servers == ("c:1",)
 
 
@@ -144,11 +154,11 @@ def test_references_are_replaced_once_in_any_string(write_config, tmp_path, writ
 def test_an_unresolved_reference_is_reported_with_its_key(write_config, tmp_path, written, problem):
     """There is one line: checks that only fail because the value is missing add none."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe" + SECRET.encode())
-    path = write_config(changed({"@node/security": SASL | {"password": written}}))
-    where = f"{path}: {NODE_PATH}"
+    path = write_config(changed({"@upstream/security": SASL | {"password": written}}))
+    where = f"{path}: {UPSTREAM_PATH}"
     assert refusal(path, {"EMPTY": ""}) == f"{where}.security.password: {problem}"
     if written == "${UNSET}":
-        path = write_config(changed({"@node/bootstrap_servers": written}))
+        path = write_config(changed({"@upstream/bootstrap_servers": written}))
         assert refusal(path) == f"{where}.bootstrap_servers: {problem}"
 
 
@@ -171,11 +181,11 @@ def test_a_variable_may_have_a_default(write_config, monkeypatch):
     monkeypatch.setenv("RELAY_TEST_MASTER", "local[5]")
     assert load(path).spark.master == "local[5]", "the environment of the process is the default"
     changes = {"@/copy/chunk": "${CHUNK:-}", "metrics": {"address": "${METRICS:-}"}}
-    changes["@node/security"] = SASL | {"password": "p${PASSWORD:-}"}
+    changes["@upstream/security"] = SASL | {"password": "p${PASSWORD:-}"}
     settings = load(write_config(changed(changes)), {})
     assert settings.metrics.address is None
     assert settings.mirror("orders").copy_options.chunk_bytes == 32 << 20
-    assert settings.mirror("orders").nodes[0].security.password == "p"
+    assert settings.mirror("orders").upstreams[0].security.password == "p"
 
 
 # variable, its text, where it is written, the attribute of the settings or the mirror, its value
@@ -198,7 +208,7 @@ FROM_VARIABLES = [
     ("SIZE", "1MiB", "@/copy/chunk", "copy_options.chunk_bytes", 1 << 20),
     ("DURATION", "5s", "@/window/every", "window.every", 5_000),
     ("LANES", "{fast: {topics: [payments], window: {every: 1s}}}", "@/lanes", "", None),
-    ("SERVERS", "a:1, b:2", "@node/bootstrap_servers", "", None),
+    ("SERVERS", "a:1, b:2", "@upstream/bootstrap_servers", "", None),
 ]
 VARIABLES = {name: text for name, text, *_ in FROM_VARIABLES}
 CHANGES = {path: f"${{{name}}}" for name, _, path, *_ in FROM_VARIABLES}
@@ -213,7 +223,7 @@ def test_every_kind_of_value_may_come_from_the_environment(write_config):
             found = attrgetter(attribute)(mirror if path.startswith("@") else settings)
             assert found == value, path
     assert mirror.lanes["fast"].topics == ("payments",)
-    assert mirror.nodes[0].bootstrap_servers == ("a:1", "b:2")
+    assert mirror.upstreams[0].bootstrap_servers == ("a:1", "b:2")
     assert b"Filled" not in pickle.dumps(settings)
 
 
@@ -243,7 +253,7 @@ def test_a_whole_file_may_come_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("RELAY_CONFIG", str(path))
     settings = load(path)
     assert settings.metrics.textfile == str(tmp_path / "relay.prom")
-    assert settings.mirror("orders").nodes[0].bootstrap_servers == ("kafka-a:9092",)
+    assert settings.mirror("orders").upstreams[0].bootstrap_servers == ("kafka-a:9092",)
     named = {"RELAY_CONFIG": str(path)}
     whole = named | {"RELAY_CONFIG_YAML": MINIMAL + "    copy:\n      chunk: ${CHUNK}\n"}
     where = "RELAY_CONFIG_YAML:9: mirrors.orders.copy.chunk"

@@ -71,7 +71,7 @@ def test_nothing_is_written_while_another_deployment_copies() -> None:
     assert not found.accepted
 
 
-class Node:
+class Upstream:
     """Something in a cycle, as an error and the frames of its traceback are."""
 
     def __init__(self) -> None:
@@ -80,9 +80,9 @@ class Node:
 
 def test_only_what_is_new_is_collected() -> None:
     """New cycles are freed at once, those that were there before only afterwards: nothing leaks."""
-    old = weakref.ref(Node())
+    old = weakref.ref(Upstream())
     with only_new_garbage_collected():
-        new = weakref.ref(Node())
+        new = weakref.ref(Upstream())
         gc.collect()
         assert (old() is None, new() is None) == (False, True)
     gc.collect()
@@ -138,7 +138,7 @@ def test_what_a_run_notes_goes_to_the_cluster_that_it_has_read(what: str) -> Non
     run = _Run(snapshot.sides, nobody, result, [], never, Sources())
     note = {
         "a doubt": partial(owners.note_doubts, snapshot, {memory.AT: 7}),
-        "a quarantine": partial(run._quarantine_diverged_nodes, snapshot),
+        "a quarantine": partial(run._quarantine_diverged_upstreams, snapshot),
     }[what]
     with memory.served(destination=copies), pytest.raises(WrongClusterError):
         note()

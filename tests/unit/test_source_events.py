@@ -71,8 +71,8 @@ def test_a_topic_is_reported_at_once_and_then_every_five_minutes_if_it_grows(tic
     topics = lane("still", "t")
     first = ticks.tick(topics, snapshot(t=10, still=5))
     assert first == {
-        "source.still": {"end offset (sum)": 6, "topic-partitions": 2, "node": "a"},
-        "source.t": {"end offset (sum)": 11, "topic-partitions": 2, "node": "a"},
+        "source.still": {"end offset (sum)": 6, "topic-partitions": 2, "upstream": "a"},
+        "source.t": {"end offset (sum)": 11, "topic-partitions": 2, "upstream": "a"},
     }
     assert not ticks.tick(topics, snapshot(t=1_000, still=5), 290)
     second = ticks.tick(topics, snapshot(t=4_010, still=5), 400)
@@ -80,7 +80,7 @@ def test_a_topic_is_reported_at_once_and_then_every_five_minutes_if_it_grows(tic
     assert second["source.t"]["end offset (sum)"] == 4_011
     assert second["source.t"]["rate (offsets/s)"] == pytest.approx(10, abs=0.2)
     again = ticks.tick(topics, snapshot(t=5, still=5, new=1), 800)
-    assert again["source.t"] == {"end offset (sum)": 6, "topic-partitions": 2, "node": "a"}
+    assert again["source.t"] == {"end offset (sum)": 6, "topic-partitions": 2, "upstream": "a"}
     assert "source.new" not in again
 
 

@@ -120,10 +120,10 @@ def test_an_outcome_survives_the_way_through_spark() -> None:
     here, there = model.TopicPartition("a", 1), model.TopicPartition("b", 1)
     failed: dict[str, Any] = {"error_kind": "FencedError", "error": 'a header "\udcff" and an Ö'}
     counts = {"records": 7, "skipped": {str(model.Skipped.FILTERED): 3}, "commit_seconds": 0.5}
-    segments = (model.Segment("node1", 5, 10), model.Segment("node2", 10, 15))
-    of_nodes: Any = {"segments": segments, "diverged": {"node3": "holds another record"}}
+    segments = (model.Segment("kafka-a", 5, 10), model.Segment("kafka-c", 10, 15))
+    of_upstreams: Any = {"segments": segments, "diverged": {"kafka-e": "holds another record"}}
     where = model.OffsetRange(here, 5, 25), there, model.Status.FENCED, 15
-    outcome = model.Outcome(*where, **(failed | counts | of_nodes))
+    outcome = model.Outcome(*where, **(failed | counts | of_upstreams))
     row = outcome_row(outcome)
     assert row.schema.names == ["outcome"]
     found = from_json(model.Outcome, row.column("outcome")[0].as_py())
@@ -175,7 +175,7 @@ def test_what_a_job_failed_of_is_one_line(wordings: Wordings) -> None:
     with pytest.raises(SparkJobError) as failed:
         texts(failing, failing.range, "a tag", tasks=["a-0", "a-1, b-0"])
     wordings.check("spark: a task failed too often", failed.value.what)
-    job = model.CopyJob("m", "run", model.Cluster("node", ()), model.Cluster("destination", ()))
+    job = model.CopyJob("m", "run", model.Cluster("upstream", ()), model.Cluster("destination", ()))
     first = "the Spark job failed: SparkContext or SparkSession should be created first"
     with pytest.raises(RelayError, match=first):
         submit(Ended(), job, [], "tag")

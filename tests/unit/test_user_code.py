@@ -156,7 +156,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask(spec: ClassSpec, seconds: float = 5.0) -> tuple[str, float]:
-    return request(spec, "node1 broker a:9092", SourceError, seconds)
+    return request(spec, "kafka-a broker a:9092", SourceError, seconds)
 
 
 def test_a_module_of_another_relay_yaml_is_not_taken_for_this_one(

@@ -37,7 +37,9 @@ AT = TopicPartition("orders", 0)
 RANGE = OffsetRange(AT, 100, 160)
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 KEY = "2026-11-22T04:10:20Z-000"
-CHUNK = replace(entry(100, 160, compaction_gap=4, control=6), source=RANGE, reencoded=20, node="a")
+CHUNK = replace(
+    entry(100, 160, compaction_gap=4, control=6), source=RANGE, reencoded=20, upstream="a"
+)
 
 
 def counted_part(records: int) -> DestinationCount:
@@ -51,7 +53,7 @@ def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
     found = Recount(RANGE, [counted_part(50)], CoverageMap(RANGE, covering=(CHUNK,)))
     fields: dict[str, Any] = {
         "ranges": [RANGE],
-        "totals": TopicTotals(records=50, size_bytes=5_000, nodes={"a"}, code={"5f2c"}),
+        "totals": TopicTotals(records=50, size_bytes=5_000, upstreams={"a"}, code={"5f2c"}),
         "recounts": {AT: found},
         "lag_before": 60,
         "end_offsets": {AT: 160},
@@ -140,7 +142,7 @@ class TestRunLog:
 
     def lines(self, caplog: pytest.LogCaptureFixture, *, brief: bool, rounds: int = 1) -> list[str]:
         window, _ = report()
-        snapshot = SimpleNamespace(node=SimpleNamespace(name="a"))
+        snapshot = SimpleNamespace(upstream=SimpleNamespace(name="a"))
         nothing: dict[str, Any] = {"superseded": (), "takeovers": (), "data_losses": []}
         windows = [SimpleNamespace(topic="orders")]
         plan: Any = SimpleNamespace(
@@ -179,8 +181,8 @@ def checked(**changes: Any) -> dg.AssetCheckEvaluation:
 
 def copied(number: int, status: Status = Status.DONE) -> Copied:
     """A round that has copied so many records, and taken so many seconds."""
-    totals = TopicTotals(records=number, nodes={f"node{number}"}, first_ms=1_000 * number)
-    waits = {"source": 0.5, f"node{number}": 1.0}
+    totals = TopicTotals(records=number, upstreams={f"upstream{number}"}, first_ms=1_000 * number)
+    waits = {"source": 0.5, f"upstream{number}": 1.0}
     outcome = Outcome(
         *(RANGE, AT, status, 160), throttled_seconds=waits, seconds=number, commit_seconds=1.0
     )
@@ -198,18 +200,23 @@ def test_rounds_of_a_window(caplog: pytest.LogCaptureFixture) -> None:
     """They add up, and the last says how it ended; the line says whose quota tasks waited for."""
     with caplog.at_level(logging.INFO):
         RunLog(logging.getLogger(), 0.4, brief=False).end(copied(1).result)
-    waits = ("tasks waited 1.0 s for a quota of the node1", "0.5 s for a quota of the source")
+    waits = ("tasks waited 1.0 s for a quota of the kafka-a", "0.5 s for a quota of the source")
     assert caplog.messages[-1].endswith("; " + ", tasks waited ".join(waits))
     found = copied(1).then(copied(2)).then(copied(3, Status.FAILED))
     assert (found.rounds, found.readable_ms, found.has_failed) == (3, 30_000, False)
     assert found.latencies_ms == {"orders": 9_000}
     result = found.result
     totals = result.topics["orders"]
-    nodes = {"node1", "node2", "node3"}
-    assert (totals.records, totals.first_ms, totals.nodes) == (6, 1_000, nodes)
+    upstreams = {"kafka-a", "kafka-c", "kafka-e"}
+    assert (totals.records, totals.first_ms, totals.upstreams) == (6, 1_000, upstreams)
     (outcome,) = result.outcomes
     assert (outcome.status, outcome.seconds, outcome.commit_seconds) == (Status.FAILED, 6, 3.0)
-    assert result.throttled_seconds == {"source": 1.5, "node1": 1.0, "node2": 1.0, "node3": 1.0}
+    assert result.throttled_seconds == {
+        "source": 1.5,
+        "kafka-a": 1.0,
+        "kafka-c": 1.0,
+        "kafka-e": 1.0,
+    }
     assert [str(error) for error in result.errors] == ["error 3"]
     assert (result.ledger_ends, result.spark, result.seconds) == ({AT: 1}, "app", 6.0)
 
@@ -249,7 +256,7 @@ class TestFailedWindows:
             return replace(report()[0], frozen=window)
 
         position = Position(AT, 0, 160, later.start)
-        snapshot = snapshot_of("m", "node", {"orders": "orders"}, [position])
+        snapshot = snapshot_of("m", "upstream", {"orders": "orders"}, [position])
         window, _ = report(ranges=[later])
         with dg.DagsterInstance.ephemeral() as instance:
             earlier = FrozenWindow(self.EARLIER, (failed,))

@@ -63,7 +63,7 @@ def _mirror(clusters: Mapping[str, LocalCluster], side: str) -> dict[str, Any]:
     topics = {"rename": f"{side}.{{topic}}", "deny": DENIED[side]}
     return commands.mirror(
         *(here, there, f"(.*\\.)?{TOPIC}"),
-        node=side,
+        upstream=side,
         topics=topics,
         copy=_COPY,
         groups={"allow": [followed_at(side)]},

@@ -10,7 +10,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.settings import Mirror
 from tests.chaos import compare
 from tests.chaos.storm import record_policies
-from tests.chaos.storm.faults import DESTINATION, NODES
+from tests.chaos.storm.faults import DESTINATION, UPSTREAMS
 from tests.chaos.storm.mirroring import NAME
 from tests.chaos.storm.record_policies import BOOKED, CONFIGS
 from tests.chaos.storm.writer import TOPICS
@@ -26,7 +26,7 @@ LONG_SESSION = {"broker.session.timeout.ms": "10000"}
 
 @dataclass(frozen=True)
 class Environment:
-    """Two source nodes and a destination that only this run uses."""
+    """Two upstreams and a destination that only this run uses."""
 
     clusters: Mapping[str, LocalCluster]
 
@@ -40,13 +40,13 @@ class Environment:
 
     def mirror(self) -> Mirror:
         """A mirror of all topics, with small chunks, so that faults occur between chunks."""
-        nodes = [
+        upstreams = [
             {"name": name, "bootstrap_servers": list(self.clusters[name].bootstrap_servers)}
-            for name in NODES
+            for name in UPSTREAMS
         ]
         return Mirror.model_validate(
             {
-                "source": {"nodes": nodes, "health": {"request_timeout": "2s"}},
+                "source": {"upstreams": upstreams, "health": {"request_timeout": "2s"}},
                 "destination": {"bootstrap_servers": list(self.destination.bootstrap_servers)},
                 "copy": {
                     "chunk": "2KiB",
@@ -64,10 +64,10 @@ class Environment:
     def source(
         self, written: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, list[tuple[int, Record]]]:
-        """All committed records of the source by offset; both nodes must have the same."""
+        """All committed records of the source by offset; both upstreams must have the same."""
         found = {}
         for at in [*sorted(written), TopicPartition(BOOKED, 0)]:
-            a, b = (read(self.clusters[name].cluster(), at) for name in NODES)
+            a, b = (read(self.clusters[name].cluster(), at) for name in UPSTREAMS)
             is_shifted = at in record_policies.SHIFTED
             same = [
                 [
@@ -76,7 +76,9 @@ class Environment:
                 ]
                 for each in (a, b)
             ]
-            assert same[0] == same[1], f"the nodes differ in {at}: {len(a)} and {len(b)} records"
+            assert same[0] == same[1], (
+                f"the upstreams differ in {at}: {len(a)} and {len(b)} records"
+            )
             if is_shifted:
                 assert len(a) == written[at], f"{at} does not hold what was written"
                 assert [offset for offset, _ in a] != [offset for offset, _ in b], at
@@ -97,19 +99,19 @@ class Environment:
     def ledger_complaint(self, expected: Mapping[TopicPartition, list[Record]]) -> str:
         """Describe what is wrong with the ledger; empty if it has all that must arrive."""
         counts = {(at.topic, at.partition): len(records) for at, records in expected.items()}
-        ends = compare.ends(self.clusters[NODES[0]], list(counts))
+        ends = compare.ends(self.clusters[UPSTREAMS[0]], list(counts))
         return compare.ledger_complaint(self.destination, NAME, ends, counts)
 
 
 @contextmanager
 def start_environment(folder: Path) -> Iterator[Environment]:
-    """Start all brokers and create the topics at the nodes; stop the brokers at the end."""
+    """Start all brokers and create the topics at the upstreams; stop the brokers at the end."""
     with ExitStack() as stack:
         clusters = {
             name: stack.enter_context(LocalCluster(name, folder=folder / name, config=LONG_SESSION))
-            for name in (*NODES, DESTINATION)
+            for name in (*UPSTREAMS, DESTINATION)
         }
-        for name in NODES:
+        for name in UPSTREAMS:
             for topic, partitions in {**TOPICS, BOOKED: 1}.items():
                 create(clusters[name].cluster(), topic, partitions, CONFIGS.get(topic))
         yield Environment(clusters)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 
 from relay_pipelines.local_kafka import Broker
-from tests.chaos.storm.faults import DESTINATION, NODES, Disruption, Fault, Kind, Target
+from tests.chaos.storm.faults import DESTINATION, UPSTREAMS, Disruption, Fault, Kind, Target
 from tests.chaos.storm.mirroring import Watch
 
 _COPY_TIMEOUT_SECONDS = 10.0
@@ -69,8 +69,8 @@ class FaultInjector:
         self._say(f"{' and '.join(struck)} back")
 
     def _named(self) -> dict[Target, str]:
-        read = self._watch.node
-        (spare,) = (name for name in NODES if name != read)
+        read = self._watch.upstream
+        (spare,) = (name for name in UPSTREAMS if name != read)
         return {Target.READ: read, Target.SPARE: spare, Target.DESTINATION: DESTINATION}
 
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 
-NODES = ("a", "b")
+UPSTREAMS = ("a", "b")
 DESTINATION = "destination"
 
 
 class Target(StrEnum):
-    """The target of a fault; which node it is depends on the time of the fault."""
+    """The target of a fault; which upstream it is depends on the time of the fault."""
 
     READ = "read"
-    """The source node that the mirror reads."""
+    """The upstream that the mirror reads."""
     SPARE = "spare"
-    """The other source node."""
+    """The other upstream."""
     DESTINATION = DESTINATION
 
 
@@ -60,8 +60,8 @@ class Disruption:
 _TARGETS = (Target.READ, Target.READ, Target.READ, Target.SPARE, Target.DESTINATION)
 _QUIET_SECONDS = (1.0, 4.0)
 _DELAY_SECONDS = (0.0, 0.8)
-# longer than the request timeout of a node, so that its readers notice
-_NODE_HOLD_SECONDS = (4.0, 7.0)
+# longer than the request timeout of an upstream, so that its readers notice
+_UPSTREAM_HOLD_SECONDS = (4.0, 7.0)
 _DESTINATION_HOLD_SECONDS = (0.5, 4.0)
 _SECOND_FAULT = 0.15
 """How often a second broker fails as well, so that no copy may be possible meanwhile."""
@@ -98,5 +98,5 @@ def _hold(faults: Sequence[Fault]) -> tuple[float, float]:
     return (
         _DESTINATION_HOLD_SECONDS
         if any(fault.target is Target.DESTINATION for fault in faults)
-        else _NODE_HOLD_SECONDS
+        else _UPSTREAM_HOLD_SECONDS
     )

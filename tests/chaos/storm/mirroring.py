@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_pipelines.errors import DivergedNodeError, RelayError
+from relay_pipelines.errors import DivergedUpstreamError, RelayError
 from relay_pipelines.model import LedgerEntry, Outcome, Status
 from relay_pipelines.prepare.owners import set_quarantine
 from relay_pipelines.protocol.clock import Clock
@@ -18,7 +18,7 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.chaos.storm.faults import NODES
+from tests.chaos.storm.faults import UPSTREAMS
 
 NAME = "storm"
 _RUN_SECONDS = 240.0
@@ -33,9 +33,9 @@ class Tally:
     Args:
         failures: the number of failed runs, by error class.
         refusals: errors that need a person's decision; there must be none.
-        moved: runs that failed over to the other node.
-        switched: runs that began with another node than the last one ended with.
-        split: ranges with committed records of more than one node.
+        moved: runs that failed over to the other upstream.
+        switched: runs that began with another upstream than the last one ended with.
+        split: ranges with committed records of more than one upstream.
     """
 
     runs: int = 0
@@ -49,22 +49,22 @@ class Tally:
 
     @property
     def failovers(self) -> int:
-        """How often the mirror continued with another node."""
+        """How often the mirror continued with another upstream."""
         return self.moved + self.switched
 
 
 class Watch:
-    """Observes runs: the node that is read, whether a run copies now, and committed records."""
+    """Observes runs: the upstream that is read, whether a run copies now, and committed records."""
 
     def __init__(self, tally: Tally, tick: Callable[[], None]) -> None:
         self.copying = threading.Event()
-        self.node = NODES[0]
+        self.upstream = UPSTREAMS[0]
         self._tally = tally
         self._tick = tick
 
     def begin(self, plan: RunPlan) -> None:
         """Called when the plan of a run is known."""
-        self.node = plan.snapshot.node.name
+        self.upstream = plan.snapshot.upstream.name
         if plan.windows:
             self.copying.set()
 
@@ -103,7 +103,7 @@ class Mirroring:
         self._clock = clock
         self._say = say
         self._tick = tick
-        self._node = ""  # the node that the last run ended with
+        self._upstream = ""  # the upstream that the last run ended with
         self._said: list[str] = []
         self.tally = Tally()
         self.watch = Watch(self.tally, tick)
@@ -138,12 +138,12 @@ class Mirroring:
             self._failed(result.errors, result.outcomes)
         return not planned.ranges and not result.exit_code
 
-    def release_nodes(self) -> None:
-        """Release the nodes from quarantine, like a person who believes that they are equal."""
+    def release_upstreams(self) -> None:
+        """Release the upstreams from quarantine, like a person who believes that they are equal."""
         sides = Sides(NAME, self._mirror, self._clock)
         # the destination may be away for the moment
         with suppress(RelayError), sides.destination() as client:
-            set_quarantine(client, dict.fromkeys(NODES, ""))
+            set_quarantine(client, dict.fromkeys(UPSTREAMS, ""))
 
     def begin(self, within_seconds: float) -> None:
         """Run until something was copied, so that Spark is warm."""
@@ -158,23 +158,26 @@ class Mirroring:
         """Run until nothing is left to copy."""
         deadline = self._clock.monotonic() + within_seconds
         while not self.run_once():
-            # records at the end of a copy may lie where the nodes differed, of one topic each way
-            self.release_nodes()
+            # records at the end of a copy may lie where the upstreams differed, of one topic each
+            # way
+            self.release_upstreams()
             assert self._clock.monotonic() < deadline, (
                 f"runs without faults still find records after {within_seconds:g} s"
             )
 
     def _follow(self, planned: RunPlan, result: RunResult) -> None:
-        first = planned.snapshot.node.name
-        if self._node not in {"", first}:
+        first = planned.snapshot.upstream.name
+        if self._upstream not in {"", first}:
             self.tally.switched += 1
-        self._node = first
-        nodes = [[segment.node for segment in outcome.segments] for outcome in result.outcomes]
-        self.tally.split += sum(len(set(names)) > 1 for names in nodes)
-        others = [names[-1] for names in nodes if set(names) - {first}]
+        self._upstream = first
+        upstreams = [
+            [segment.upstream for segment in outcome.segments] for outcome in result.outcomes
+        ]
+        self.tally.split += sum(len(set(names)) > 1 for names in upstreams)
+        others = [names[-1] for names in upstreams if set(names) - {first}]
         if others:
             self.tally.moved += 1
-            self._node = others[-1]
+            self._upstream = others[-1]
 
     def _failed(self, errors: Sequence[RelayError], outcomes: Sequence[Outcome]) -> None:
         self.tally.failed += 1
@@ -186,8 +189,8 @@ class Mirroring:
         self.tally.refusals += [
             line
             for line, code, kind in zip(lines, codes, told, strict=True)
-            # where the nodes differ, a range waits for the one that it was copied from
-            if code > 1 and kind != DivergedNodeError.__name__
+            # where the upstreams differ, a range waits for the one that it was copied from
+            if code > 1 and kind != DivergedUpstreamError.__name__
         ]
         if lines != self._said:
             self._said = lines

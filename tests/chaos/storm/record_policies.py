@@ -20,7 +20,7 @@ PLAIN, FILTERED, WHERE, SELECTED, STAMPED, BOOKED = (
 CONFIGS = {STAMPED: {"message.timestamp.type": "LogAppendTime"}}
 """Configurations of source topics."""
 SHIFTED = [TopicPartition(topic, 0) for topic in (WHERE, FILTERED, SELECTED)]
-"""Whose offsets differ between the nodes for a while, again and again."""
+"""Whose offsets differ between the upstreams for a while, again and again."""
 _MOODY = 0.0003
 SETTINGS: dict[str, Any] = {
     "filters": [

@@ -57,7 +57,7 @@ class Report:
             "faults": count(self.struck.total()),
             "failovers": f"{count(tally.failovers)}: {tally.moved} during a run,"
             f" {tally.switched} between two",
-            "ranges of two nodes": count(tally.split),
+            "ranges of two upstreams": count(tally.split),
             "runs": count(tally.runs),
             "failed runs": f"{count(tally.failed)}{f': {kinds}' if kinds else ''}",
             "refusals": "; ".join(dict.fromkeys(tally.refusals)) or "0",

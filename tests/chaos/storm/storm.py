@@ -17,7 +17,7 @@ from tests.chaos.storm import record_policies
 from tests.chaos.storm.background import BackgroundThread
 from tests.chaos.storm.environment import Environment, start_environment
 from tests.chaos.storm.fault_injector import FaultInjector
-from tests.chaos.storm.faults import NODES, Kind, scenario
+from tests.chaos.storm.faults import UPSTREAMS, Kind, scenario
 from tests.chaos.storm.mirroring import NAME, Mirroring, Tally
 from tests.chaos.storm.record_policies import BOOKED
 from tests.chaos.storm.report import Report
@@ -60,12 +60,12 @@ def storm(
     """
     with start_environment(folder) as environment, ExitStack() as stack:
         told = _Told(clock, tell)
-        nodes = {name: environment.clusters[name].cluster() for name in NODES}
+        upstreams = {name: environment.clusters[name].cluster() for name in UPSTREAMS}
         writer, transactions = (
-            Writer(nodes, seed, _PER_SECOND, clock),
-            Transactions(nodes, seed, clock.now_ms()),
+            Writer(upstreams, seed, _PER_SECOND, clock),
+            Transactions(upstreams, seed, clock.now_ms()),
         )
-        shifts = Shifts(nodes, transactions.ending)
+        shifts = Shifts(upstreams, transactions.ending)
         mirror, workers, stormy = environment.mirror(), Workers(seed), threading.Event()
 
         def tick() -> None:
@@ -93,10 +93,10 @@ def storm(
         writing = [stack.enter_context(BackgroundThread("writer", writer.write_until))]
         writing += [
             stack.enter_context(
-                BackgroundThread(f"{what} {node}", partial(writes.write_until, node))
+                BackgroundThread(f"{what} {upstream}", partial(writes.write_until, upstream))
             )
             for what, writes in (("bookings", transactions), ("shifts", shifts))
-            for node in NODES
+            for upstream in UPSTREAMS
         ]
         mirroring.begin(_BEGIN_SECONDS)
         stormy.set()
@@ -107,7 +107,7 @@ def storm(
                     tasks.run_once()
                     tick()
                 mirroring.run_once()
-                mirroring.release_nodes()
+                mirroring.release_upstreams()
                 for thread in (*writing, striking):
                     thread.check()
             stormy.clear()
@@ -117,7 +117,7 @@ def storm(
         for thread in writing:
             thread.stop()
         writer.flush(_FLUSH_SECONDS)
-        mirroring.release_nodes()
+        mirroring.release_upstreams()
         mirroring.settle(_SETTLE_SECONDS)
         seconds = clock.monotonic() - began
         told.line("everything is copied; comparing source and destination")

@@ -45,9 +45,9 @@ class Tasks:
         process.start()
         telling.close()
         try:
-            node = _heard(told, _PLAN_SECONDS)
-            if node:
-                self._watch.node = node
+            upstream = _heard(told, _PLAN_SECONDS)
+            if upstream:
+                self._watch.upstream = upstream
                 self._watch.copying.set()
                 process.join(self._chance.uniform(*_LIFE_SECONDS))
             else:
@@ -82,7 +82,7 @@ def _heard(told: Connection, within_seconds: float) -> str:
 
 
 def _copy(mirror: Mirror, telling: Connection) -> None:
-    """Plan and copy everything; send the node that is read, then each failure."""
+    """Plan and copy everything; send the upstream that is read, then each failure."""
     # failures are sent instead of logged
     logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())
     clock = SystemClock()
@@ -94,7 +94,7 @@ def _copy(mirror: Mirror, telling: Connection) -> None:
         return
     if not ranges:
         return
-    telling.send(job.node.name)
+    telling.send(job.upstream.name)
     for outcome in _outcomes(job, ranges, clock):
         if outcome.status is not Status.DONE:
             telling.send(outcome.error)

@@ -1,4 +1,4 @@
-"""Writes the same records in the same order to both nodes, so that offsets are equal."""
+"""Writes the same records in the same order to both upstreams, so that offsets are equal."""
 
 import random
 import threading
@@ -24,15 +24,15 @@ _VALUE_BYTES = 1_200
 
 
 class Writer:
-    """An idempotent producer per node; records for a node that is down wait in order."""
+    """An idempotent producer per upstream; records for an upstream that is down wait in order."""
 
     def __init__(
-        self, nodes: Mapping[str, Cluster], seed: int, per_second: int, clock: Clock
+        self, upstreams: Mapping[str, Cluster], seed: int, per_second: int, clock: Clock
     ) -> None:
         self._failed: list[str] = []
         self._producers = {
-            name: Producer(client(node, **_CONFIG) | {"error_cb": self._note})
-            for name, node in nodes.items()
+            name: Producer(client(upstream, **_CONFIG) | {"error_cb": self._note})
+            for name, upstream in upstreams.items()
         }
         self._chance = random.Random(seed)
         self._per_second = per_second
@@ -58,15 +58,15 @@ class Writer:
                 producer.poll(0)
 
     def flush(self, within_seconds: float) -> None:
-        """Wait until both nodes have all records."""
+        """Wait until both upstreams have all records."""
         for name, producer in self._producers.items():
             left = producer.flush(within_seconds)
             assert not left, (
-                f"node {name} still misses {left} records after {within_seconds:g} s;"
+                f"upstream {name} still misses {left} records after {within_seconds:g} s;"
                 f" {'; '.join(self._failed) or 'its producer reports no fatal error'}"
             )
         assert not self._refused, (
-            f"a node refused {len(self._refused)} records, the first with: {self._refused[0]}"
+            f"an upstream refused {len(self._refused)} records, the first with: {self._refused[0]}"
         )
 
     def _write(self, at: TopicPartition, sent: Record) -> None:
@@ -99,14 +99,14 @@ class Writer:
 _CONFIG: dict[str, object] = {
     "enable_idempotence": True,
     "acks": "all",
-    # retry for any time: a record that only one node has would make the nodes differ
+    # retry for any time: a record that only one upstream has would make the upstreams differ
     "message_timeout_ms": 0,
     "retries": 2**31 - 1,
     "linger_ms": 50,
     "compression_type": "lz4",
     "queue_buffering_max_messages": 1_000_000,
     "reconnect_backoff_max_ms": 500,
-    # discover the leaders of a restarted node soon; the default is five minutes
+    # discover the leaders of a restarted upstream soon; the default is five minutes
     "topic_metadata_refresh_interval_ms": 1_000,
     "retry_backoff_max_ms": 500,
 }

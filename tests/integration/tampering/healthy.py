@@ -154,25 +154,25 @@ def set_codec(stage: Stage, row: Row) -> None:
 
 
 def fail_over(stage: Stage, row: Row) -> None:
-    """Let the first node be away."""
-    stage.sections[row.mirror]["source"]["nodes"][0]["bootstrap_servers"] = NOWHERE
+    """Let the first upstream be away."""
+    stage.sections[row.mirror]["source"]["upstreams"][0]["bootstrap_servers"] = NOWHERE
 
 
-def return_of_the_node(stage: Stage, row: Row) -> None:
-    """Let the first node be back."""
-    stage.sections[row.mirror]["source"]["nodes"][0] |= commands.at(stage.source)
+def return_of_the_upstream(stage: Stage, row: Row) -> None:
+    """Let the first upstream be back."""
+    stage.sections[row.mirror]["source"]["upstreams"][0] |= commands.at(stage.source)
 
 
 def quarantine(stage: Stage, row: Row) -> None:
-    """Put the node in quarantine that has other records, and name it first."""
-    nodes = stage.sections[row.mirror]["source"]["nodes"]
-    nodes.reverse()
+    """Put the upstream in quarantine that has other records, and name it first."""
+    upstreams = stage.sections[row.mirror]["source"]["upstreams"]
+    upstreams.reverse()
     with Sides(row.mirror, stage.settings(row.mirror), CLOCK).destination() as client:
         set_quarantine(client, {"one": "other records"})
 
 
-def second_node_first(stage: Stage, row: Row) -> None:
-    stage.sections[row.mirror]["source"]["nodes"].reverse()
+def second_upstream_first(stage: Stage, row: Row) -> None:
+    stage.sections[row.mirror]["source"]["upstreams"].reverse()
 
 
 def accepted_loss(stage: Stage, row: Row) -> None:
@@ -283,18 +283,18 @@ HEALTHY = [
         to="healthy.second.copy",
     ),
     quiet(
-        "failover: a node is away, and another one is read",
-        mirror="two-nodes",
-        on_node=plain,
+        "failover: an upstream is away, and another one is read",
+        mirror="two-upstreams",
+        on_upstream=plain,
         between=fail_over,
-        after=return_of_the_node,
+        after=return_of_the_upstream,
     ),
     quiet(
-        "node-quarantined: a node with other records is in quarantine",
+        "upstream-quarantined: an upstream with other records is in quarantine",
         mirror="quarantined",
         records=lambda number: numbered(300 + number * COUNT, COUNT),
-        on_node=plain,
-        before=second_node_first,
+        on_upstream=plain,
+        before=second_upstream_first,
         after=quarantine,
     ),
     healthy(

@@ -101,7 +101,7 @@ class Row:
         config: of the source topic.
         codecs: of its producers, by round.
         records: of each round.
-        on_node: those of the second node; None if its mirror has no such node.
+        on_upstream: those of the second upstream; None if its mirror has no such upstream.
         override: of its topic in relay.yaml.
         section: of its mirror in relay.yaml.
         before: done before the first round; `between`, before the last one.
@@ -121,7 +121,7 @@ class Row:
     config: Mapping[str, str] = field(default_factory=dict)
     codecs: tuple[str, ...] = ("none",) * len(ROUNDS)
     records: Records = plain
-    on_node: Records | None = None
+    on_upstream: Records | None = None
     override: Mapping[str, Any] = field(default_factory=dict)
     section: Mapping[str, Any] = field(default_factory=dict)
     before: Action | None = None
@@ -149,8 +149,8 @@ class Stage:
     """The clusters, the mirrors and the rows.
 
     Args:
-        source: also the first node of the mirrors with two.
-        node: the second node.
+        source: also the first upstream of the mirrors with two.
+        upstream: the second upstream.
         destination: of this stage alone: it is stopped, and its state topics are deleted.
         sections: of relay.yaml, by mirror.
         copied: the source offsets that were copied when the statements were made, by mirror.
@@ -159,7 +159,7 @@ class Stage:
     """
 
     source: Cluster
-    node: Cluster
+    upstream: Cluster
     destination_cluster: LocalCluster
     folder: Path
     session: Any
@@ -200,7 +200,7 @@ class Stage:
         """Create the topics of the source, and what relay.yaml says of them."""
         (self.folder / "user_code.py").write_text(USER_CODE)
         self.create(self.source, self.rows)
-        self.create(self.node, [row for row in self.rows if row.on_node])
+        self.create(self.upstream, [row for row in self.rows if row.on_upstream])
         for row in self.rows:
             self._configure(row)
         self.act("before")
@@ -216,9 +216,9 @@ class Stage:
             # a topic-partition that is gone does not come back: the window check waits in vain
             more = {"give_up_after": "5s", **row.section}
             section = commands.mirror(self.source, self.destination, **more)
-            if row.on_node:
-                two = {"name": "two", **commands.at(self.node)}
-                section["source"]["nodes"].append(two)
+            if row.on_upstream:
+                two = {"name": "two", **commands.at(self.upstream)}
+                section["source"]["upstreams"].append(two)
             self.sections[row.mirror] = section
         topics = self.sections[row.mirror]["topics"]
         pattern = row.name.replace(".", r"\.")
@@ -272,7 +272,7 @@ class Stage:
     def write(self, number: int) -> None:
         """Write one round to all topics of the source, a batch each."""
         written = [(self.source, row, row.records) for row in self.rows]
-        written += [(self.node, row, row.on_node) for row in self.rows if row.on_node]
+        written += [(self.upstream, row, row.on_upstream) for row in self.rows if row.on_upstream]
         senders: dict[Any, Any] = {}
         for cluster, row, records in written:
             which = cluster.bootstrap_servers, row.codecs[number]

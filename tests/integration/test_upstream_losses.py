@@ -1,4 +1,4 @@
-"""Records are lost only if no node of the source has them."""
+"""Records are lost only if no upstream has them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def errors_of(taken: ClusterSnapshot) -> list[errors.RelayError]:
 
 @dataclass
 class Pair:
-    """Two identical nodes with two topic-partitions; ten records of each were copied from `a`."""
+    """Two upstreams with two topic-partitions; ten records of each were copied from `a`."""
 
     a: Cluster
     b: Cluster
@@ -63,28 +63,28 @@ class Pair:
         assert self.copy(self.snapshot("fail")) == {0: (0, COPIED), 1: (0, COPIED)}
         self.write(COPIED, WRITTEN - COPIED)
 
-    def write(self, first: int, count: int, nodes: str = "ab") -> None:
-        for node in nodes:
+    def write(self, first: int, count: int, upstreams: str = "ab") -> None:
+        for upstream in upstreams:
             for partition in range(2):
                 at = TopicPartition(self.topic, partition)
-                write(getattr(self, node), at, numbered(count, first=first))
+                write(getattr(self, upstream), at, numbered(count, first=first))
 
-    def retention(self, node: str, offset: int, *partitions: int) -> None:
-        """Delete the records before an offset from a node, by default of both partitions."""
+    def retention(self, upstream: str, offset: int, *partitions: int) -> None:
+        """Delete the records before an offset from an upstream, by default of both partitions."""
         for partition in partitions or range(2):
-            delete_before(getattr(self, node), TopicPartition(self.topic, partition), offset)
+            delete_before(getattr(self, upstream), TopicPartition(self.topic, partition), offset)
 
-    def shift(self, node: str) -> None:
+    def shift(self, upstream: str) -> None:
         """Make all later offsets of a topic-partition higher there, by an aborted record."""
         at = TopicPartition(self.topic, 0)
-        write_transaction(getattr(self, node), at, numbered(1, first=999), commit=False)
+        write_transaction(getattr(self, upstream), at, numbered(1, first=999), commit=False)
 
     def entries(self, partition: int) -> list[LedgerEntry]:
         entries = ledger_entries(self.destination, self.name)
         return [each for each in entries if each.source.topic_partition.partition == partition]
 
     def quarantine(self, **reasons: str) -> None:
-        """Put nodes into quarantine, or take them out of it with an empty reason."""
+        """Put upstreams into quarantine, or take them out of it with an empty reason."""
         mirror = Mirror.model_validate(self.settings())
         sides = Sides(self.name, mirror, CLOCK)
         with sides.destination() as client:
@@ -96,14 +96,14 @@ class Pair:
         sides = Sides(self.name, mirror, CLOCK)
         return compared(audit.begin(sides, AuditRequest(level=Level.FULL)))
 
-    def create_again(self, node: str, *, low: int, count: int = WRITTEN) -> None:
-        """Delete the topic on a node and create it with other records, from a low watermark on."""
-        cluster = getattr(self, node)
+    def create_again(self, upstream: str, *, low: int, count: int = WRITTEN) -> None:
+        """Delete the topic on an upstream; create it with others, from a low watermark on."""
+        cluster = getattr(self, upstream)
         delete(cluster, self.topic)
         create(cluster, self.topic, 2, KEPT)
-        self.write(100, count, node)
+        self.write(100, count, upstream)
         if low:
-            self.retention(node, low)
+            self.retention(upstream, low)
 
     @property
     def name(self) -> str:
@@ -112,14 +112,14 @@ class Pair:
     def settings(
         self, on_data_loss: str = "fail", *, down: str = "", names: str = "ab"
     ) -> dict[str, Any]:
-        """Return the mirror as relay.yaml has it; one of the nodes may be down."""
+        """Return the mirror as relay.yaml has it; one of the upstreams may be down."""
         servers = {"a": self.a.bootstrap_servers[0], "b": self.b.bootstrap_servers[0], down: DOWN}
-        nodes = [
-            {"name": name, "bootstrap_servers": servers[node]}
-            for name, node in zip(names, "ab", strict=True)
+        upstreams = [
+            {"name": name, "bootstrap_servers": servers[upstream]}
+            for name, upstream in zip(names, "ab", strict=True)
         ]
         return {
-            "source": {"nodes": nodes, "health": {"request_timeout": self.request_timeout}},
+            "source": {"upstreams": upstreams, "health": {"request_timeout": self.request_timeout}},
             "give_up_after": "1s",
             "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
             "topics": {"allow": [self.topic, f"{self.topic}.new"], "rename": self.rename},
@@ -127,19 +127,24 @@ class Pair:
         }
 
     def snapshot(self, on_data_loss: str, *, down: str = "") -> ClusterSnapshot:
-        """Take a snapshot for a copy; one of the nodes may be down."""
+        """Take a snapshot for a copy; one of the upstreams may be down."""
         mirror = Mirror.model_validate(self.settings(on_data_loss, down=down))
         return prepared(self.name, mirror)
 
     def outcomes(self, taken: ClusterSnapshot) -> list[Outcome]:
-        """Copy what is new, from any of the nodes."""
-        job = CopyJob(taken.name, "run", taken.node, self.destination, node_timeout_ms=2_000)
+        """Copy what is new, from any of the upstreams."""
+        job = CopyJob(
+            taken.name, "run", taken.upstream, self.destination, upstream_timeout_ms=2_000
+        )
         ranges = run_plan.plan(taken).ranges
-        return list(copy_ranges(replace(job, other_nodes=taken.other_nodes), ranges))
+        return list(copy_ranges(replace(job, other_upstreams=taken.other_upstreams), ranges))
 
     def copy(self, taken: ClusterSnapshot) -> dict[int, tuple[int, int]]:
         """Copy what is new; return start and end by partition."""
-        more: dict[str, Any] = {"other_nodes": taken.other_nodes, "node_timeout_ms": 2_000}
+        more: dict[str, Any] = {
+            "other_upstreams": taken.other_upstreams,
+            "upstream_timeout_ms": 2_000,
+        }
         new = [each.source for each in copy_planned(taken, **more)]
         return {each.topic_partition.partition: (each.start, each.end) for each in new}
 
@@ -176,31 +181,31 @@ def pair(sides: Clusters, own_cluster: LocalCluster, topic_name: str) -> Pair:
     return Pair(sides[0], own_cluster.cluster(), sides[1], topic_name)
 
 
-def test_a_node_that_does_not_answer_may_have_the_records(pair: Pair) -> None:
+def test_an_upstream_that_does_not_answer_may_have_the_records(pair: Pair) -> None:
     """Only what it may have is held back, by name; once it is back, it is read: nothing is lost."""
     pair.retention("a", 25, 0)
 
     taken = pair.snapshot("continue", down="b")
 
-    assert (taken.node.name, taken.accepted) == ("a", ())
+    assert (taken.upstream.name, taken.accepted) == ("a", ())
     (held,) = errors_of(taken)
     assert (type(held), held.exit_code, "\n" in str(held)) == (SourceError, 1, False)
     assert "retention took the offsets [10, 25) before they were copied" in str(held)
-    assert f"but node b does not answer: b broker {DOWN} cannot be reached" in str(held)
+    assert f"but upstream b does not answer: b broker {DOWN} cannot be reached" in str(held)
     assert pair.copy(taken) == {1: (10, 30)}
     for taken in (pair.snapshot("continue", down="a"), pair.snapshot("continue")):
-        assert (taken.node.name, taken.accepted, errors_of(taken)) == ("b", (), [])
+        assert (taken.upstream.name, taken.accepted, errors_of(taken)) == ("b", (), [])
     at = TopicPartition(pair.topic, 0)
     assert (
-        f"a: {at} begins at 25 on this node, and the copy resumes at 10: retention took the"
-        f" records between them" in taken.node_why
+        f"a: {at} begins at 25 on this upstream, and the copy resumes at 10: retention took the"
+        f" records between them" in taken.upstream_why
     )
     assert pair.copy(taken) == {0: (10, 30)}
     pair.assert_whole()
 
 
 def test_a_topic_that_a_guard_holds_removes_no_failover(pair: Pair) -> None:
-    """A log that ends too early on the only node that answers, or is missing, stops no other."""
+    """A log that is missing or ends too early on the only one that answers stops no other."""
     truncated, whole = TopicPartition(pair.topic, 0), TopicPartition(pair.topic, 1)
     gone = TopicPartition(f"{pair.topic}.new", 0)
     create(pair.destination, f"pair.{gone.topic}", 1, KEPT)
@@ -219,17 +224,17 @@ def test_a_topic_that_a_guard_holds_removes_no_failover(pair: Pair) -> None:
 
     taken = pair.snapshot("continue", down="a")
 
-    assert (taken.node.name, taken.accepted, dict(taken.deleted)) == ("b", (), {})
+    assert (taken.upstream.name, taken.accepted, dict(taken.deleted)) == ("b", (), {})
     held = {error.topic_partition: error for error in errors_of(taken)}
     assert held.keys() == {truncated, gone}
     assert {error.exit_code for error in held.values()} == {1}
-    assert "node a does not answer" in str(held[truncated])
-    assert "node b does not have it, and node a does not answer" in str(held[gone])
-    assert all("start that node" in str(error) for error in held.values())
+    assert "upstream a does not answer" in str(held[truncated])
+    assert "upstream b does not have it, and upstream a does not answer" in str(held[gone])
+    assert all("start that upstream" in str(error) for error in held.values())
     assert pair.copy(taken) == {1: (30, 40)}
 
 
-def test_a_topic_whose_start_alone_is_decided_may_be_on_a_silent_node(pair: Pair) -> None:
+def test_a_topic_whose_start_alone_is_decided_may_be_on_a_silent_upstream(pair: Pair) -> None:
     """It is unreachable, and not deleted: else its check would say that nothing waits."""
     new = TopicPartition(f"{pair.topic}.new", 0)
     create(pair.a, new.topic, 1, KEPT)
@@ -241,25 +246,29 @@ def test_a_topic_whose_start_alone_is_decided_may_be_on_a_silent_node(pair: Pair
 
     assert new in {position.topic_partition for position in taken().positions}
     silent = taken(down="a")
-    assert (silent.node.name, dict(silent.deleted)) == ("b", {})
-    assert "node b does not have it, and node a does not answer" in str(silent.unreadable[new])
+    assert (silent.upstream.name, dict(silent.deleted)) == ("b", {})
+    assert "upstream b does not have it, and upstream a does not answer" in str(
+        silent.unreadable[new]
+    )
     delete(pair.a, new.topic)
     assert (dict(taken().deleted), dict(taken().unreadable)) == ({new.topic: ""}, {})
 
 
-def test_a_node_is_paused_for_the_whole_of_a_run(pair: Pair, own_cluster: LocalCluster) -> None:
+def test_an_upstream_is_paused_for_the_whole_of_a_run(
+    pair: Pair, own_cluster: LocalCluster
+) -> None:
     """It accepts connections and answers nothing: the other one is read, before and in a run."""
     pair.request_timeout = "2s"
     pair.copy(pair.snapshot("fail", down="a"))
     pair.write(WRITTEN, 10)
     planned = pair.snapshot("fail")
-    assert planned.node.name == "b"
+    assert planned.upstream.name == "b"
     own_cluster.brokers[0].pause()
     try:
         assert pair.copy(planned) == {0: (30, 40), 1: (30, 40)}, "planned before"
         pair.write(40, 10, "a")
         taken = pair.snapshot("fail")
-        assert taken.node.name == "a"
+        assert taken.upstream.name == "a"
         assert pair.copy(taken) == {0: (40, 50), 1: (40, 50)}
     finally:
         own_cluster.brokers[0].resume()
@@ -269,8 +278,8 @@ def test_a_node_is_paused_for_the_whole_of_a_run(pair: Pair, own_cluster: LocalC
     assert [pair.arrived(0), pair.arrived(1)] == [[each.value for each in numbered(60)]] * 2
 
 
-def test_records_that_no_node_has_are_lost(pair: Pair) -> None:
-    """The copy gives up only the records that every node has lost."""
+def test_records_that_no_upstream_has_are_lost(pair: Pair) -> None:
+    """The copy gives up only the records that every upstream has lost."""
     pair.retention("a", 25, 0)
     pair.retention("b", 20, 0)
 
@@ -289,11 +298,13 @@ def test_records_that_no_node_has_are_lost(pair: Pair) -> None:
     [(COPIED, WRITTEN), (0, WRITTEN), (0, 5)],
     ids=["record gone", "another record", "fewer records"],
 )
-def test_a_topic_created_again_on_all_nodes_is_held_back(pair: Pair, low: int, end: int) -> None:
-    """As with one node: the guard stops it, accepts it if asked, and quarantines no node."""
+def test_a_topic_created_again_on_all_upstreams_is_held_back(
+    pair: Pair, low: int, end: int
+) -> None:
+    """As with one upstream: the guard stops it, accepts it if asked, and quarantines none."""
     before = pair.snapshot("fail")
-    for node in "ab":
-        pair.create_again(node, low=low, count=end)
+    for upstream in "ab":
+        pair.create_again(upstream, low=low, count=end)
     copies = pair.outcomes(before)
     assert [outcome.error_kind for outcome in copies] == ["TopicRecreatedError"] * 2
     assert not any(outcome.diverged for outcome in copies)
@@ -303,7 +314,7 @@ def test_a_topic_created_again_on_all_nodes_is_held_back(pair: Pair, low: int, e
     assert "deleted and created again" in str(held[0])
     held = errors_of(pair.snapshot("fail", down="b"))
     assert [type(loss) for loss in held] == [SourceError] * 2
-    assert "node b does not answer" in str(held[0])
+    assert "upstream b does not answer" in str(held[0])
 
     taken = pair.snapshot("continue")
     assert [type(loss) for loss in taken.accepted] == [TopicRecreatedError] * 2
@@ -312,7 +323,7 @@ def test_a_topic_created_again_on_all_nodes_is_held_back(pair: Pair, low: int, e
 
 @pytest.mark.parametrize("down", ["", "a"])
 def test_a_topic_created_again_before_its_first_copy(pair: Pair, down: str) -> None:
-    """`start` was decided on one node; on the other one, too, the topic is known to be another."""
+    """`start` was decided on one upstream; on the other, too, the topic is known to be another."""
     name = f"late-{pair.topic[-8:]}"
 
     def snapshot(down: str = "") -> ClusterSnapshot:
@@ -321,24 +332,29 @@ def test_a_topic_created_again_before_its_first_copy(pair: Pair, down: str) -> N
         return prepared(name, mirror)
 
     begun = snapshot()
-    assert (begun.node.name, [at.begin for at in begun.positions]) == ("a", [WRITTEN] * 2)
-    for node in "ab":
-        pair.create_again(node, low=0, count=WRITTEN + 5)
+    assert (begun.upstream.name, [at.begin for at in begun.positions]) == ("a", [WRITTEN] * 2)
+    for upstream in "ab":
+        pair.create_again(upstream, low=0, count=WRITTEN + 5)
     taken = snapshot(down)
-    assert (taken.node.name, [at.begin for at in taken.positions]) == ("b" if down else "a", [0, 0])
+    assert (taken.upstream.name, [at.begin for at in taken.positions]) == (
+        "b" if down else "a",
+        [0, 0],
+    )
 
 
-def test_a_node_is_proved_before_it_is_needed(pair: Pair) -> None:
-    """While both nodes answer they are compared, so that either may lose the last record copied."""
+def test_an_upstream_is_proved_before_it_is_needed(pair: Pair) -> None:
+    """While both answer they are compared, so that either may lose the last record copied."""
     before = pair.snapshot("fail")
     known = [sorted(each.topic_ids) for each in before.checkpoints.values()]
-    assert (known, before.node_behind) == ([["a", "b"]] * 2, 0)
+    assert (known, before.upstream_behind) == ([["a", "b"]] * 2, 0)
     pair.retention("b", COPIED, 0)
     assert pair.copy(pair.snapshot("fail", down="a")) == {0: (10, 30), 1: (10, 30)}
     pair.assert_whole()
     write(pair.a, TopicPartition(pair.topic, 0), numbered(20))
     taken = pair.snapshot("fail")
-    assert (taken.node.name, taken.node_behind) == ("b", 20), "what only the other one has is said"
+    assert (taken.upstream.name, taken.upstream_behind) == ("b", 20), (
+        "what only the other one has is said"
+    )
 
 
 def test_a_log_that_ends_at_the_checkpoint_proves_nothing(pair: Pair) -> None:
@@ -347,7 +363,7 @@ def test_a_log_that_ends_at_the_checkpoint_proves_nothing(pair: Pair) -> None:
     pair.create_again("b", low=0, count=COPIED)
     assert pair.copy(pair.snapshot("fail")) == {0: (10, 30), 1: (10, 30)}
     after = pair.snapshot("fail").checkpoints[TopicPartition(pair.topic, 0)]
-    assert (after.node, after.topic_ids) == ("a", before.topic_ids)
+    assert (after.upstream, after.topic_ids) == ("a", before.topic_ids)
 
     # it grows on with other records, and retention takes what could be compared
     pair.write(200, 30, "b")
@@ -357,8 +373,8 @@ def test_a_log_that_ends_at_the_checkpoint_proves_nothing(pair: Pair) -> None:
     pair.assert_whole()
 
 
-def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair) -> None:
-    """What only another node has of it is copied from there, or held back by name."""
+def test_a_new_topic_begins_at_the_upstream_that_holds_most(pair: Pair) -> None:
+    """What only another upstream has of it is copied from there, or held back by name."""
     old, more = (TopicPartition(f"{pair.topic}.new", partition) for partition in range(2))
     create(pair.a, old.topic, 1, KEPT)
     create(pair.b, old.topic, 2, KEPT)
@@ -366,9 +382,9 @@ def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair) -> None:
         write(cluster, at, numbered(COPIED))
     delete_before(pair.a, old, 6)
 
-    def planned(node: str) -> tuple[dict[TopicPartition, Any], list[errors.RelayError]]:
+    def planned(upstream: str) -> tuple[dict[TopicPartition, Any], list[errors.RelayError]]:
         found = run_plan.plan(taken := pair.snapshot("fail"))
-        assert taken.node.name == node
+        assert taken.upstream.name == upstream
         new = {each.source.topic_partition: each.source for each in found.ranges}
         return new, list(found.data_losses)
 
@@ -383,8 +399,8 @@ def test_a_new_topic_begins_at_the_node_that_holds_most(pair: Pair) -> None:
         (SourceError, more),
     ]
     first, second = map(str, losses)
-    assert "begins at 6 on node a, but node b has the offsets before it" in first
-    assert "node a does not have it, but node b has its offsets [0, 10)" in second
+    assert "begins at 6 on upstream a, but upstream b has the offsets before it" in first
+    assert "upstream a does not have it, but upstream b has its offsets [0, 10)" in second
 
 
 def resets(taken: ClusterSnapshot) -> list[Reset]:
@@ -395,54 +411,56 @@ def resets(taken: ClusterSnapshot) -> list[Reset]:
 
 
 @pytest.mark.parametrize("low", [6, 12])
-def test_a_reset_begins_at_the_node_that_holds_most(pair: Pair, low: int) -> None:
-    """Records that only another node still has are copied again, too; a silent one is awaited."""
+def test_a_reset_begins_at_the_upstream_that_holds_most(pair: Pair, low: int) -> None:
+    """Records that only another upstream has are copied again, too; a silent one is awaited."""
     pair.rename = "again.{topic}"
     create(pair.destination, f"again.{pair.topic}", 2, KEPT)
     pair.retention("a", low, 0)
     pair.retention("b", 2, 0)
-    if low <= COPIED:  # otherwise the snapshot waits for the node
+    if low <= COPIED:  # otherwise the snapshot waits for the upstream
         held, moved = reset.plan_resets(pair.snapshot("fail", down="b"), ResetTo.EARLIEST)
         assert isinstance(held.error, SourceError)
-        assert "another node has records before offset 6: node b does not answer" in held.what
+        assert (
+            "another upstream has records before offset 6: upstream b does not answer" in held.what
+        )
         assert (moved.error, moved.next_offset) == (None, 0), "nobody can have more of it"
 
     first, second = resets(pair.snapshot("fail"))
     assert [(each.error, each.next_offset) for each in (first, second)] == [(None, 2), (None, 0)]
     assert "retention" not in first.what
     taken = pair.snapshot("fail")
-    assert taken.node.name == "b"
+    assert taken.upstream.name == "b"
     pair.copy(taken)
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written(range(2)), pair.written()]
 
 
 def test_a_reset_does_not_choose_between_two_logs(pair: Pair) -> None:
-    """If one node was created again, another one still has the log that was copied."""
+    """If one upstream was created again, another one still has the log that was copied."""
     pair.rename = "again.{topic}"
     pair.create_again("a", low=0)
     pair.retention("b", 15)
     taken = pair.snapshot("fail")
     found = reset.plan_resets(taken, ResetTo.EARLIEST)
-    if taken.node.name == "b":
+    if taken.upstream.name == "b":
         assert [(each.error, each.next_offset) for each in found] == [(None, 15)] * 2
     else:
         assert [type(each.error) for each in found] == [SourceError] * 2
-        why = "it is unknown which log is right: node b has the log that was copied"
+        why = "it is unknown which log is right: upstream b has the log that was copied"
         assert why in found[0].what
 
 
 def test_an_audit_compares_with_the_log_that_was_copied(pair: Pair) -> None:
-    """Offsets of one node say nothing of another: it may confirm a copy, and never refute one."""
+    """Offsets of one upstream say nothing of another: it may confirm a copy, never refute one."""
     at = TopicPartition(pair.topic, 0)
     pair.shift("b")
     pair.write(WRITTEN, 10)
     pair.copy(pair.snapshot("fail", down="a"))
     write(pair.a, at, numbered(10, first=WRITTEN + 10))  # as long as b's log
-    assert [entry.node for entry in pair.entries(0)] == ["a", "b"]
+    assert [entry.upstream for entry in pair.entries(0)] == ["a", "b"]
 
     found = pair.audit()
     assert (differences(found), unreadable(found), found.verdict.state) == ([], [], State.AGREES)
-    assert {(each.chunk.node, each.node) for each in found.partitions[at].results} == {
+    assert {(each.chunk.upstream, each.upstream) for each in found.partitions[at].results} == {
         ("a", "a"),
         ("b", "b"),
     }
@@ -451,26 +469,28 @@ def test_an_audit_compares_with_the_log_that_was_copied(pair: Pair) -> None:
 
     pair.quarantine(b="other records")
     (note,) = notes(pair.audit().partitions[at])
-    assert "node a does not hold these records" in note
-    assert "they were copied from node b, which is in quarantine" in note
+    assert "upstream a does not hold these records" in note
+    assert "they were copied from upstream b, which is in quarantine" in note
     pair.quarantine(b="")
     without_b = pair.audit(down="b")
     assert (differences(without_b), unreadable(without_b)) == ([], [])
     (note,) = notes(without_b.partitions[at])
-    assert "30 records were not compared: node a does not hold these records at these" in note
-    assert "offsets; they were copied from node b, which does not answer" in note
+    assert "30 records were not compared: upstream a does not hold these records at these" in note
+    assert "offsets; they were copied from upstream b, which does not answer" in note
     other = without_b.partitions[TopicPartition(pair.topic, 1)]
-    assert (other.records, notes(other)) == (WRITTEN + 10, []), "node a confirms what b has, too"
+    assert (other.records, notes(other)) == (WRITTEN + 10, []), (
+        "upstream a confirms what b has, too"
+    )
 
     pair.create_again("b", low=0, count=60)
     recreated = pair.audit()
     assert (differences(recreated), unreadable(recreated)) == ([], [])
     (note,) = notes(recreated.partitions[at])
-    assert "the source topic was created again since they were copied, on node b" in note
+    assert "the source topic was created again since they were copied, on upstream b" in note
 
 
 def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
-    """Offsets that were frozen on one node are never applied to another one."""
+    """Offsets that were frozen on one upstream are never applied to another one."""
     at, to = TopicPartition(pair.topic, 0), TopicPartition(f"again.{pair.topic}", 0)
     pair.shift("b")
     pair.write(WRITTEN, 20)
@@ -483,29 +503,29 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
 
     def copied(replay: Replay, limit: int) -> Outcome:
         taken = replay.plan.snapshot
-        job = CopyJob(replay.name, "run", taken.node, pair.destination)
+        job = CopyJob(replay.name, "run", taken.upstream, pair.destination)
         (planned,) = replay.plan.ranges
         cut = replace(planned, source=replace(planned.source, end=limit))
-        (outcome,) = copy_ranges(replace(job, other_nodes=taken.other_nodes), [cut])
+        (outcome,) = copy_ranges(replace(job, other_upstreams=taken.other_upstreams), [cut])
         return outcome
 
     pair.quarantine(a="other records")
-    assert planned().plan.snapshot.node.name == "b", "what the mirror must not read"
+    assert planned().plan.snapshot.upstream.name == "b", "what the mirror must not read"
     pair.quarantine(a="", b="others")
-    assert planned().plan.snapshot.node.name == "a"
+    assert planned().plan.snapshot.upstream.name == "a"
     pair.quarantine(b="")
 
     replay = start_replay(planned(down="a"))
-    assert (replay.plan.snapshot.node.name, replay.plan.snapshot.other_nodes) == ("b", ())
+    assert (replay.plan.snapshot.upstream.name, replay.plan.snapshot.other_upstreams) == ("b", ())
     first = copied(replay, 40)
     assert (first.status, first.next_offset) == (Status.DONE, 40)
     with pytest.raises(SourceError, match="b broker"):
         planned(down="b")
-    with pytest.raises(errors.ConfigError, match=r"'b', which is not in source\.nodes"):
+    with pytest.raises(errors.ConfigError, match=r"'b', which is not in source\.upstreams"):
         planned(names="ac")
     pair.quarantine(b="other records")
     with pytest.raises(
-        errors.DivergedNodeError, match="node b is in quarantine: other records; replay"
+        errors.DivergedUpstreamError, match="upstream b is in quarantine: other records; replay"
     ):
         planned()
     pair.quarantine(b="")

@@ -1,4 +1,4 @@
-"""Whether a source node can be read now, and holds the records that were copied."""
+"""Whether an upstream can be read now, and holds the records that were copied."""
 
 import dagster as dg
 
@@ -6,41 +6,45 @@ from relay_pipelines.ledger import reader
 from relay_pipelines.model import Cluster
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
-from relay_pipelines.plan.node_choice import NodeVerdict
+from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.snapshot import node_selection
+from relay_pipelines.snapshot import upstream_selection
 
 
-def available(verdict: NodeVerdict) -> CheckResult:
-    """What the check says of a node; one that is behind can be read."""
+def available(verdict: UpstreamVerdict) -> CheckResult:
+    """What the check says of an upstream; one that is behind can be read."""
     severity = dg.AssetCheckSeverity.WARN if verdict.eligible else dg.AssetCheckSeverity.ERROR
     return CheckResult(verdict.healthy, verdict.why or "healthy", severity=severity)
 
 
 def divergence(why: str) -> CheckResult:
-    """What a run or the health sensor knows of a node.
+    """What a run or the health sensor knows of an upstream.
 
     Args:
-        why: the node is in quarantine; empty if it is not.
+        why: the upstream is in quarantine; empty if it is not.
     """
     return CheckResult(not why, why or "not in quarantine")
 
 
-def build(mirror: str, node: Cluster, prefix: tuple[str, ...]) -> list[dg.AssetChecksDefinition]:
-    """The checks that people run from the UI: a run that reads a diverged node quarantines it."""
+def build(
+    mirror: str, upstream: Cluster, prefix: tuple[str, ...]
+) -> list[dg.AssetChecksDefinition]:
+    """The checks that people run from the UI: a run that reads a diverged one quarantines it."""
 
     def is_available(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         sides = kafka.sides(mirror)
         stored = reader.read_checkpoints(sides)
-        states = node_selection.probe(sides, stored)
-        verdicts = node_selection.choose_node(sides.mirror, states, stored).verdicts
-        return next(available(verdict) for verdict in verdicts if verdict.name == node.name)
+        states = upstream_selection.probe(sides, stored)
+        verdicts = upstream_selection.choose_upstream(sides.mirror, states, stored).verdicts
+        return next(available(verdict) for verdict in verdicts if verdict.name == upstream.name)
 
     def diverges(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         sides = kafka.sides(mirror)
         stored = reader.read_checkpoints(sides)
-        quarantined = stored.quarantined.get(node.name, "")
-        difference = node_selection.find_divergence(sides, node, stored.checkpoints.values())
+        quarantined = stored.quarantined.get(upstream.name, "")
+        difference = upstream_selection.find_divergence(
+            sides, upstream, stored.checkpoints.values()
+        )
         compared = len(stored.checkpoints)
         matches = (
             f"the last records of {compared} topic-partitions match, where they can be compared"
@@ -48,7 +52,7 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...]) -> list[dg.AssetC
         if quarantined and not difference:
             matches = (
                 "in quarantine, but no difference now: run"
-                f" `relay nodes --clear {node.name}`; {quarantined}"
+                f" `relay upstreams --clear {upstream.name}`; {quarantined}"
             )
         return CheckResult(
             not difference and not quarantined,
@@ -59,14 +63,14 @@ def build(mirror: str, node: Cluster, prefix: tuple[str, ...]) -> list[dg.AssetC
     path = naming.path(prefix, mirror)
     return [
         build_check(
-            naming.node_check(path, node.name, naming.AVAILABLE),
-            "The node answers, holds what is to be copied next, and is not behind the others.",
+            naming.upstream_check(path, upstream.name, naming.AVAILABLE),
+            "The upstream answers, holds what is to be copied next, and is not behind the others.",
             is_available,
             prefix,
         ),
         build_check(
-            naming.node_check(path, node.name, naming.DIVERGENCE),
-            "The node holds the last copied record of every topic-partition, unchanged.",
+            naming.upstream_check(path, upstream.name, naming.DIVERGENCE),
+            "The upstream holds the last copied record of every topic-partition, unchanged.",
             diverges,
             prefix,
         ),

@@ -1,4 +1,4 @@
-"""Which node of a source to read, and why, judged by what every node answered."""
+"""Which upstream to read, and why, judged by what every upstream answered."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 
 
 class Failback(StrEnum):
-    """Whether to return to a node that is earlier in the configuration once it is healthy again."""
+    """Whether to return to an upstream earlier in the configuration once it is healthy again."""
 
     NEVER = "never"
     WHEN_HEALTHY = "when_healthy"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
-    """What one node answered.
+class UpstreamView:
+    """What one upstream answered.
 
     Args:
         end_offsets: of the mirrored topic-partitions; None if it did not answer.
@@ -38,7 +38,7 @@ class NodeView:
     unanswered: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     def answers_for(self, tp: TopicPartition) -> bool:
-        """Whether it is known what the node has of a topic-partition."""
+        """Whether it is known what the upstream has of a topic-partition."""
         return self.end_offsets is not None and tp not in self.unanswered
 
     def has_log(self, tp: TopicPartition) -> bool:
@@ -58,17 +58,17 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeVerdict:
-    """Whether a node can be read, and why not.
+class UpstreamVerdict:
+    """Whether an upstream can be read, and why not.
 
     Args:
         eligible: whether it can be read without losing anything.
         healthy: eligible, not too far behind, and not behind what was copied from it.
-        behind: records that the most advanced eligible nodes have and this one does not; 0 if it is
-            not eligible.
+        behind: records that the most advanced eligible upstreams have and this one does not; 0 if
+            it is not eligible.
         why: what is wrong; empty if it is healthy.
         quarantined: whether it is known to hold other records than were copied.
-        incomplete_partitions: the number of topic-partitions of which another node has, or may
+        incomplete_partitions: the number of topic-partitions of which another upstream has, or may
             have, records that this one does not; 0 if it did not answer.
         complete_partitions: the number of the others that are to be copied.
     """
@@ -84,26 +84,26 @@ class NodeVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeChoice:
-    """The node to read, None if there is none, and why."""
+class UpstreamChoice:
+    """The upstream to read, None if there is none, and why."""
 
     name: str | None
     why: str
-    verdicts: Sequence[NodeVerdict] = field(default=(), repr=False)
+    verdicts: Sequence[UpstreamVerdict] = field(default=(), repr=False)
 
 
-def judge_nodes(
-    views: Sequence[NodeView], copied: Mapping[TopicPartition, int], lag_threshold: int | None
-) -> list[NodeVerdict]:
-    """Judge every node, in the order given.
+def judge_upstreams(
+    views: Sequence[UpstreamView], copied: Mapping[TopicPartition, int], lag_threshold: int | None
+) -> list[UpstreamVerdict]:
+    """Judge every upstream, in the order given.
 
-    Only eligible nodes count for how far the source has got: a node that is down, quarantined or
-    came back with other data must not make the others look late.
+    Only eligible upstreams count for how far the source has got: an upstream that is down,
+    quarantined or came back with other data must not make the others look late.
 
     Args:
-        copied: the next offsets to copy. A node that ends before one of them, or begins after it,
-            has lost data or never had it.
-        lag_threshold: how many records a healthy node may be behind; None for any number.
+        copied: the next offsets to copy. An upstream that ends before one of them, or begins after
+            it, has lost data or never had it.
+        lag_threshold: how many records a healthy upstream may be behind; None for any number.
     """
     readable = [view for view in views if not view.quarantined]
     required = {
@@ -140,8 +140,8 @@ def judge_nodes(
     ]
 
 
-def first_offsets(views: Sequence[NodeView]) -> dict[TopicPartition, int]:
-    """Return the first offset that any node has of every topic-partition with records."""
+def first_offsets(views: Sequence[UpstreamView]) -> dict[TopicPartition, int]:
+    """Return the first offset that any upstream has of every topic-partition with records."""
     first: dict[TopicPartition, int] = {}
     for view in views:
         for tp, end in ({} if view.quarantined else view.end_offsets or {}).items():
@@ -151,20 +151,21 @@ def first_offsets(views: Sequence[NodeView]) -> dict[TopicPartition, int]:
     return first
 
 
-def choose_node(
-    verdicts: Sequence[NodeVerdict],
+def choose_upstream(
+    verdicts: Sequence[UpstreamVerdict],
     current: str | None,
     failback: Failback,
     attempt: int = 0,
     *,
     waits: bool = False,
-) -> NodeChoice:
-    """Choose the current node while it is healthy, else the next healthy one in configured order.
+) -> UpstreamChoice:
+    """Choose the current upstream while it is healthy, else the next healthy one in order.
 
     Args:
         verdicts: in the order of the configuration.
-        current: the node that was read last; None if none was.
-        attempt: every attempt after the first begins with another node, also if all are healthy.
+        current: the upstream that was read last; None if none was.
+        attempt: every attempt after the first begins with another upstream, also if all are
+            healthy.
         waits: whether to choose none, rather than one that does not have everything while another
             one does not answer.
     """
@@ -179,8 +180,8 @@ def choose_node(
         preferred = healthy[0]
         if failback is Failback.WHEN_HEALTHY and names.index(preferred) < names.index(current):
             why = f"healthy again, and before {current} in the configuration"
-            return NodeChoice(preferred, why, verdicts)
-        return NodeChoice(current, "read before, and healthy", verdicts)
+            return UpstreamChoice(preferred, why, verdicts)
+        return UpstreamChoice(current, "read before, and healthy", verdicts)
     in_turn = [verdicts[(begin + step) % len(verdicts)] for step in range(len(verdicts))]
     if healthy:
         left = next(
@@ -188,25 +189,29 @@ def choose_node(
             "",
         )
         chosen = next(verdict.name for verdict in in_turn if verdict.healthy)
-        return NodeChoice(chosen, f"the next healthy one; {left}" if left else "healthy", verdicts)
-    return _least_bad_node(in_turn, current, verdicts, waits=waits)
+        return UpstreamChoice(
+            chosen, f"the next healthy one; {left}" if left else "healthy", verdicts
+        )
+    return _least_bad_upstream(in_turn, current, verdicts, waits=waits)
 
 
-def _least_bad_node(
-    in_turn: Sequence[NodeVerdict],
+def _least_bad_upstream(
+    in_turn: Sequence[UpstreamVerdict],
     current: str | None,
-    verdicts: Sequence[NodeVerdict],
+    verdicts: Sequence[UpstreamVerdict],
     *,
     waits: bool,
-) -> NodeChoice:
-    """The node with the least lag; without any, the most complete one.
+) -> UpstreamChoice:
+    """The upstream with the least lag; without any, the most complete one.
 
     What that one does not have is held back: it must not stop what it has.
     """
     eligible = [verdict for verdict in in_turn if verdict.eligible]
     if eligible:
         chosen = min(eligible, key=lambda verdict: verdict.behind)
-        return NodeChoice(chosen.name, "no node is healthy; this one lags the least", verdicts)
+        return UpstreamChoice(
+            chosen.name, "no upstream is healthy; this one lags the least", verdicts
+        )
     have_answered = all(verdict.quarantined or verdict.incomplete_partitions for verdict in in_turn)
     incomplete = [
         verdict
@@ -218,19 +223,19 @@ def _least_bad_node(
         chosen = min(
             incomplete, key=lambda verdict: (verdict.incomplete_partitions, verdict.name != current)
         )
-        why = f"no node that answers has all records, this one has most; {chosen.why}"
-        return NodeChoice(chosen.name, why, verdicts)
-    return NodeChoice(
+        why = f"no upstream that answers has all records, this one has most; {chosen.why}"
+        return UpstreamChoice(chosen.name, why, verdicts)
+    return UpstreamChoice(
         None, "; ".join(f"{verdict.name}: {verdict.why}" for verdict in verdicts), verdicts
     )
 
 
 def _best_resume_offset(
-    tp: TopicPartition, next_offset: int, readable: Sequence[NodeView]
+    tp: TopicPartition, next_offset: int, readable: Sequence[UpstreamView]
 ) -> int | None:
-    """Where a copy can resume at the best node; None if at none: data_loss() then holds it back."""
+    """Where a copy can resume at the best upstream; None if at none: data_loss() holds it back."""
     present = [view for view in readable if view.has_log(tp)]
-    # while one node does not answer, it is unknown what it has
+    # while one upstream does not answer, it is unknown what it has
     if present and (
         any(not view.answers_for(tp) for view in readable)
         or any(view.holds(tp, next_offset) for view in present)
@@ -240,17 +245,18 @@ def _best_resume_offset(
     return min(lows, default=None)
 
 
-def _too_short(view: NodeView, copied: Mapping[TopicPartition, int]) -> str:
-    """Say of which topic-partition a node's log ends before what was copied, if of any.
+def _too_short(view: UpstreamView, copied: Mapping[TopicPartition, int]) -> str:
+    """Say of which topic-partition an upstream's log ends before what was copied, if of any.
 
-    Where every node's log does, the guards hold the topic-partition back, and the node is read.
+    Where every upstream's log does, the guards hold the topic-partition back, and the upstream is
+    read.
     """
     ends = view.end_offsets or {}
     short = {tp: offset for tp, offset in copied.items() if ends.get(tp, offset) < offset}
     return next(iter(_missing_records(view, short)), "")
 
 
-def _ineligible(view: NodeView, missing: Sequence[str]) -> str:
+def _ineligible(view: UpstreamView, missing: Sequence[str]) -> str:
     if view.quarantined:
         return f"quarantined: {view.quarantined}"
     if view.end_offsets is None:
@@ -260,28 +266,28 @@ def _ineligible(view: NodeView, missing: Sequence[str]) -> str:
     return next(iter(missing), "")
 
 
-def _missing_records(view: NodeView, required: Mapping[TopicPartition, int]) -> list[str]:
-    """One line per topic-partition from which a copy cannot resume at this node."""
+def _missing_records(view: UpstreamView, required: Mapping[TopicPartition, int]) -> list[str]:
+    """One line per topic-partition from which a copy cannot resume at this upstream."""
     lines = []
     for tp, next_offset in sorted(required.items()):
         end, low = (view.end_offsets or {}).get(tp), view.low_watermarks.get(tp, 0)
         if why := view.unanswered.get(tp):
-            lines.append(f"{tp}: {why} on this node, and it was copied up to {next_offset}")
+            lines.append(f"{tp}: {why} on this upstream, and it was copied up to {next_offset}")
         elif end is None:
             lines.append(f"it has no {tp}, whose next offset to copy is {next_offset}")
         elif not view.has_log(tp):
             lines.append(
-                f"nothing proves that {tp} on this node is the log that was copied: its topic id is"
-                " unknown, and the last record copied is another one there, or gone"
+                f"nothing proves that {tp} on this upstream is the log that was copied: its topic"
+                " id is unknown, and the last record copied is another one there, or gone"
             )
         elif end < next_offset:
             lines.append(
-                f"{tp} ends at {end} on this node, and was copied up to {next_offset}:"
-                " the node lost records, or never had them"
+                f"{tp} ends at {end} on this upstream, and was copied up to {next_offset}:"
+                " the upstream lost records, or never had them"
             )
         elif low > next_offset:
             lines.append(
-                f"{tp} begins at {low} on this node, and the copy resumes at {next_offset}:"
+                f"{tp} begins at {low} on this upstream, and the copy resumes at {next_offset}:"
                 " retention took the records between them"
             )
     return lines
@@ -294,11 +300,11 @@ def _verdict(
     ends: Mapping[TopicPartition, int],
     most_advanced: Mapping[TopicPartition, int],
     lag_threshold: int | None,
-) -> NodeVerdict:
+) -> UpstreamVerdict:
     if reason:
-        return NodeVerdict(name, eligible=False, healthy=False, why=reason)
+        return UpstreamVerdict(name, eligible=False, healthy=False, why=reason)
     behind = sum(end - ends.get(tp, 0) for tp, end in most_advanced.items())
     if lag_threshold is not None and behind > lag_threshold:
         why = f"{behind:,} records behind, more than lag_threshold={lag_threshold:,}"
-        return NodeVerdict(name, eligible=True, healthy=False, behind=behind, why=why)
-    return NodeVerdict(name, eligible=True, healthy=not short, behind=behind, why=short)
+        return UpstreamVerdict(name, eligible=True, healthy=False, behind=behind, why=why)
+    return UpstreamVerdict(name, eligible=True, healthy=not short, behind=behind, why=short)

@@ -1,4 +1,4 @@
-"""Two nodes of a compacted topic, cleaned at different times, are never told apart."""
+"""Two upstreams of a compacted topic, cleaned at different times, are never told apart."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,8 +16,8 @@ from tests.support import copies_in_memory as memory
 from tests.support.fake_cluster import FakeCluster, put
 
 
-def node(sizes: list[int], removed: set[int]) -> FakeCluster:
-    """Return a node with batches of so many records; 0 is a transaction marker."""
+def upstream(sizes: list[int], removed: set[int]) -> FakeCluster:
+    """Return an upstream with batches of so many records; 0 is a transaction marker."""
     cluster = FakeCluster("a")
     log = cluster.logs["a"]
     for size in [*sizes, 1]:
@@ -38,7 +38,7 @@ def node(sizes: list[int], removed: set[int]) -> FakeCluster:
     copy=st.sampled_from([copy_as_it_is, copy_as_kept, copy_as_rows]),
     below=st.sampled_from([None, None, 0]),
 )
-def test_no_cleaner_makes_a_node_diverge(
+def test_no_cleaner_makes_an_upstream_diverge(
     sizes: list[int],
     removed: set[int],
     is_cleaned_first: bool,  # noqa: FBT001
@@ -48,7 +48,7 @@ def test_no_cleaner_makes_a_node_diverge(
 ) -> None:
     """Whatever the cleaner removed from one of them, and wherever a run ended."""
     removed -= set(range(len(sizes), 6))  # the last batch is never cleaned
-    whole_log, cleaned = node(sizes, set()), node(sizes, removed)
+    whole_log, cleaned = upstream(sizes, set()), upstream(sizes, removed)
     first, other = (cleaned, whole_log) if is_cleaned_first else (whole_log, cleaned)
     copies, end = memory.destination("a"), whole_log.logs["a"].end
     with (

@@ -1,31 +1,36 @@
-"""Which node is read, as tables."""
+"""Which upstream is read, as tables."""
 
 from dataclasses import replace
 from typing import Any
 
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, Fingerprint, TopicPartition
-from relay_pipelines.plan import node_choice
-from relay_pipelines.plan.node_choice import NodeVerdict, NodeView, choose_node, judge_nodes
+from relay_pipelines.plan import upstream_choice
 from relay_pipelines.plan.positions import Position, data_loss
-from relay_pipelines.snapshot.cluster_snapshot import with_other_nodes
-from relay_pipelines.snapshot.node_selection import NodeSelection, NodeState
+from relay_pipelines.plan.upstream_choice import (
+    UpstreamVerdict,
+    UpstreamView,
+    choose_upstream,
+    judge_upstreams,
+)
+from relay_pipelines.snapshot.cluster_snapshot import with_other_upstreams
+from relay_pipelines.snapshot.upstream_selection import UpstreamSelection, UpstreamState
 from tests.support.tables import titled
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def view(name: str, a: int, b: int = 0, **more: Any) -> NodeView:
-    return NodeView(name, {A: a, B: b}, **more)
+def view(name: str, a: int, b: int = 0, **more: Any) -> UpstreamView:
+    return UpstreamView(name, {A: a, B: b}, **more)
 
 
-def down(name: str) -> NodeView:
-    return NodeView(name, None, f"{name} cannot be reached")
+def down(name: str) -> UpstreamView:
+    return UpstreamView(name, None, f"{name} cannot be reached")
 
 
-def kept(name: str, low_a: int, low_b: int = 0) -> NodeView:
-    """Return a node whose retention has deleted the start of the log."""
-    return NodeView(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
+def kept(name: str, low_a: int, low_b: int = 0) -> UpstreamView:
+    """Return an upstream whose retention has deleted the start of the log."""
+    return UpstreamView(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
 
 
 FINE = (True, True, 0)
@@ -46,16 +51,22 @@ BOTH_SHORT = [late_by(1), late_by(0)]
 LEAVES: dict[str, Any] = {"quarantined": "diverged"}
 UNPROVED: dict[str, Any] = {"unproved": frozenset([A])}
 X6, X10, Y5 = kept("x", 6), view("x", 10), view("y", 5)
-EMPTY = [NodeView("x", {}), NodeView("y", {})]
-UNPROVED_X, LACKING_X = NodeView("x", {A: 99}, **UNPROVED), NodeView("x", {B: 3})
-JUDGED = [  # title, the nodes, what was copied, the threshold, and what is expected of each node
+EMPTY = [UpstreamView("x", {}), UpstreamView("y", {})]
+UNPROVED_X, LACKING_X = UpstreamView("x", {A: 99}, **UNPROVED), UpstreamView("x", {B: 3})
+JUDGED = [  # title, the upstreams, what was copied, the threshold, what is expected of each
     ("all level", [view("x", 10), view("y", 10)], {}, 0, BOTH_FINE),
     ("behind, within the threshold", [view("x", 10), view("y", 7)], {}, 3, [FINE, behind(3)]),
     ("beyond it: charged to the late one", [X10, view("y", 6)], {}, 3, [FINE, late_by(4)]),
     ("no threshold: late is healthy", [X10, view("y", 0)], {}, None, [FINE, behind(10)]),
     ("counted per topic-partition", [view("x", 10, 0), view("y", 0, 10)], {}, 5, [late_by(10)] * 2),
-    ("a dead node keeps no weight", [down("x"), view("y", 3)], {}, 0, SECOND),
-    ("a quarantined node keeps no weight", [view("x", 99, **LEAVES), view("y", 3)], {}, 0, SECOND),
+    ("a dead upstream keeps no weight", [down("x"), view("y", 3)], {}, 0, SECOND),
+    (
+        "a quarantined upstream keeps no weight",
+        [view("x", 99, **LEAVES), view("y", 3)],
+        {},
+        0,
+        SECOND,
+    ),
     ("came back empty", [view("x", 0), view("y", 10)], {A: 5}, None, SECOND),
     ("retention passed it here alone", [X6, kept("y", 5)], {A: 5}, 0, SECOND),
     ("... everywhere: that is for the guards", [X6, kept("y", 6)], {A: 5}, 0, BOTH_FINE),
@@ -73,29 +84,29 @@ JUDGED = [  # title, the nodes, what was copied, the threshold, and what is expe
 
 @titled("views, copied, threshold, expected", JUDGED)
 def test_judged(views, copied, threshold, expected):
-    """The expected values are eligible, healthy and behind, per node."""
+    """The expected values are eligible, healthy and behind, per upstream."""
     assert [
         (verdict.eligible, verdict.healthy, verdict.behind)
-        for verdict in judge_nodes(views, copied, threshold)
+        for verdict in judge_upstreams(views, copied, threshold)
     ] == expected
 
 
-def well(name: str) -> NodeVerdict:
-    return NodeVerdict(name, eligible=True, healthy=True)
+def well(name: str) -> UpstreamVerdict:
+    return UpstreamVerdict(name, eligible=True, healthy=True)
 
 
-def late(name: str, behind: int) -> NodeVerdict:
-    return NodeVerdict(name, eligible=True, healthy=False, behind=behind, why="late")
+def late(name: str, behind: int) -> UpstreamVerdict:
+    return UpstreamVerdict(name, eligible=True, healthy=False, behind=behind, why="late")
 
 
-def dead(name: str) -> NodeVerdict:
-    return NodeVerdict(name, eligible=False, healthy=False, why=f"{name} is down")
+def dead(name: str) -> UpstreamVerdict:
+    return UpstreamVerdict(name, eligible=False, healthy=False, why=f"{name} is down")
 
 
-NEVER, BACK = node_choice.Failback.NEVER, node_choice.Failback.WHEN_HEALTHY
+NEVER, BACK = upstream_choice.Failback.NEVER, upstream_choice.Failback.WHEN_HEALTHY
 TWO = [well("x"), well("y")]
 CHOSEN = [
-    ("sticky: an earlier healthy node does not pull", TWO, "y", NEVER, 0, "y"),
+    ("sticky: an earlier healthy upstream does not pull", TWO, "y", NEVER, 0, "y"),
     ("failback: it does", TWO, "y", BACK, 0, "x"),
     ("failback only to a healthy one", [late("x", 9), well("y")], "y", BACK, 0, "y"),
     ("round robin from the one that failed", [well("x"), dead("y"), well("z")], "y", NEVER, 0, "z"),
@@ -104,25 +115,25 @@ CHOSEN = [
     ("all late: the least late", [late("x", 9), late("y", 4)], "x", NEVER, 0, "y"),
     ("late is better than none", [late("x", 9), dead("y")], "y", NEVER, 0, "x"),
     ("nobody", [dead("x"), dead("y")], "x", NEVER, 0, None),
-    ("a first choice without a current node", TWO, None, NEVER, 0, "x"),
+    ("a first choice without a current upstream", TWO, None, NEVER, 0, "x"),
     ("... of the second attempt", TWO, None, NEVER, 1, "y"),
     ("... of the third", TWO, None, NEVER, 2, "x"),
-    ("a second attempt leaves the node that was read last", TWO, "y", NEVER, 1, "x"),
+    ("a second attempt leaves the upstream that was read last", TWO, "y", NEVER, 1, "x"),
     ("... also the first of the configuration", TWO, "x", NEVER, 1, "y"),
     ("... and a third one comes back to it", TWO, "y", NEVER, 2, "y"),
-    ("a current node that is not configured any more", TWO, "gone", NEVER, 0, "x"),
+    ("a current upstream that is not configured any more", TWO, "gone", NEVER, 0, "x"),
 ]
 
 
 @titled("verdicts, current, failback, attempt, expected", CHOSEN)
 def test_chosen(verdicts, current, failback, attempt, expected):
-    """The node that is read next."""
-    assert choose_node(verdicts, current, failback, attempt).name == expected
+    """The upstream that is read next."""
+    assert choose_upstream(verdicts, current, failback, attempt).name == expected
 
 
 NO_A, NO_B = [kept("x", 6), kept("y", 0, 6)], [kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)]
-NOTHING = [kept("x", 6, 6), NodeView("y", {A: 0, B: 0}), down("z")]
-LACKING = [  # title, the nodes, the one that was read, the one to read, and that if nobody waits
+NOTHING = [kept("x", 6, 6), UpstreamView("y", {A: 0, B: 0}), down("z")]
+LACKING = [  # title, the upstreams, the one read, the one to read, and that if nobody waits
     ("the one that lacks the fewest", NO_B, "x", "y", "y"),
     ("the current one, if others lack as many", NO_A, "x", "x", "x"),
     ("one that does not answer is awaited for a moment", [*NO_A, down("z")], "x", None, "x"),
@@ -133,20 +144,20 @@ LACKING = [  # title, the nodes, the one that was read, the one to read, and tha
 
 
 @titled("views, current, awaiting, expected", LACKING)
-def test_no_node_has_everything(views, current, awaiting, expected):
-    """The node with the most of it is read, also if others stay silent."""
-    verdicts = judge_nodes(views, {A: 5, B: 5}, None)
-    assert choose_node(verdicts, current, NEVER, waits=True).name == awaiting
-    assert choose_node(verdicts, current, NEVER).name == expected
+def test_no_upstream_has_everything(views, current, awaiting, expected):
+    """The upstream with the most of it is read, also if others stay silent."""
+    verdicts = judge_upstreams(views, {A: 5, B: 5}, None)
+    assert choose_upstream(verdicts, current, NEVER, waits=True).name == awaiting
+    assert choose_upstream(verdicts, current, NEVER).name == expected
 
 
-def test_nobody_is_told_with_every_nodes_own_reason():
-    """Who gets no node is told why, node by node."""
-    choice = choose_node(judge_nodes([down("x"), view("y", 1)], {A: 5}, None), "x", NEVER)
+def test_nobody_is_told_with_every_upstreams_own_reason():
+    """Who gets no upstream is told why, upstream by upstream."""
+    choice = choose_upstream(judge_upstreams([down("x"), view("y", 1)], {A: 5}, None), "x", NEVER)
     assert choice.name is None
     assert choice.why == (
-        "x: x cannot be reached; y: t-0 ends at 1 on this node, and was copied up to 5:"
-        " the node lost records, or never had them"
+        "x: x cannot be reached; y: t-0 ends at 1 on this upstream, and was copied up to 5:"
+        " the upstream lost records, or never had them"
     )
 
 
@@ -160,24 +171,26 @@ def test_the_fields_in_which_two_records_differ() -> None:
     assert record.differing(later, timed=False) == []
 
 
-HAS_ALL = NodeState(Cluster("b", ()), {A: 200}, low_watermarks={A: 0})
-SILENT = NodeState(Cluster("c", ()), error="down")
-WITH_IT_ALONE = "with only that node in source.nodes"
-START_IT = "start that node"
+HAS_ALL = UpstreamState(Cluster("b", ()), {A: 200}, low_watermarks={A: 0})
+SILENT = UpstreamState(Cluster("c", ()), error="down")
+WITH_IT_ALONE = "with only that upstream in source.upstreams"
+START_IT = "start that upstream"
 ELSEWHERE = [
-    ("before the first copy, another node has older ones", None, [HAS_ALL], WITH_IT_ALONE),
+    ("before the first copy, another upstream has older ones", None, [HAS_ALL], WITH_IT_ALONE),
     ("also while a third one is silent", None, [SILENT, HAS_ALL], WITH_IT_ALONE),
     ("only the silent one may have them", None, [SILENT], START_IT),
-    ("what retention took, another node has", 50, [HAS_ALL], WITH_IT_ALONE),
+    ("what retention took, another upstream has", 50, [HAS_ALL], WITH_IT_ALONE),
     ("that too, while a third one is silent", 50, [SILENT, HAS_ALL], WITH_IT_ALONE),
     ("that only the silent one may have", 50, [SILENT], START_IT),
 ]
 
 
 @titled("copied, others, remedy", ELSEWHERE)
-def test_what_another_node_has(copied: int | None, others: list[NodeState], remedy: str) -> None:
-    """What to do follows from the node that has the records, and not from one beside it."""
-    selection = NodeSelection(Cluster("a", ()), "", unread=tuple(others))
-    error = data_loss(with_other_nodes(selection, Position(A, 100, 200, copied)))
+def test_what_another_upstream_has(
+    copied: int | None, others: list[UpstreamState], remedy: str
+) -> None:
+    """What to do follows from the upstream that has the records, and not from one beside it."""
+    selection = UpstreamSelection(Cluster("a", ()), "", unread=tuple(others))
+    error = data_loss(with_other_upstreams(selection, Position(A, 100, 200, copied)))
     assert isinstance(error, SourceError)
     assert remedy in error.remedy

@@ -1,6 +1,6 @@
-"""Asks all nodes of a source at once, so a slow one does not delay the others, and selects one.
+"""Asks all upstreams at once, so a slow one does not delay the others, and selects one.
 
-Whether a source node holds the records that were copied, from it or from another node.
+Whether an upstream holds the records that were copied, from it or from another upstream.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from relay_pipelines.copy.position import difference, log_of, other_records, unproved_logs
 from relay_pipelines.errors import (
-    DivergedNodeError,
+    DivergedUpstreamError,
     RelayError,
     SourceError,
     TopicRecreatedError,
@@ -20,22 +20,27 @@ from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
-    NodeIdentity,
     OffsetRange,
     TopicPartition,
+    UpstreamIdentity,
 )
-from relay_pipelines.plan import node_choice
-from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict, NodeView, judge_nodes
+from relay_pipelines.plan import upstream_choice
 from relay_pipelines.plan.positions import Elsewhere, Loss, Position
 from relay_pipelines.plan.topic_selection import select
+from relay_pipelines.plan.upstream_choice import (
+    UpstreamChoice,
+    UpstreamVerdict,
+    UpstreamView,
+    judge_upstreams,
+)
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
-    """What a node answered.
+class UpstreamState:
+    """What an upstream answered.
 
     Args:
         end_offsets: the last stable offsets of the mirrored topic-partitions; None if it did not
@@ -43,17 +48,17 @@ class NodeState:
         latency_ms: how long the whole answer took, or how long it was awaited.
         error: why there is no answer; empty if there is one.
         quarantined: why it must not be read; empty if it may be.
-        refusal: the error, if a retry is pointless: the node refuses the user, or its certificates
-            cannot be read.
+        refusal: the error, if a retry is pointless: the upstream refuses the user, or its
+            certificates cannot be read.
         low_watermarks: of the mirrored topic-partitions.
         cluster_id: of its cluster; empty if it did not answer.
         topic_ids: of the mirrored topics.
-        unproved: as of `NodeView`.
+        unproved: as of `UpstreamView`.
         leaderless: the topic-partitions that have no leader.
         unreadable: those of which the last record copied cannot be read, and why.
     """
 
-    node: Cluster
+    upstream: Cluster
     end_offsets: Mapping[TopicPartition, int] | None = None
     latency_ms: float = 0.0
     error: str = ""
@@ -67,10 +72,10 @@ class NodeState:
     unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
 
     @property
-    def view(self) -> NodeView:
-        """What `judge_nodes` needs of it."""
-        return NodeView(
-            self.node.name,
+    def view(self) -> UpstreamView:
+        """What `judge_upstreams` needs of it."""
+        return UpstreamView(
+            self.upstream.name,
             self.end_offsets,
             self.error,
             self.quarantined,
@@ -91,110 +96,117 @@ class NodeState:
         ends_there = (self.end_offsets or {}).get(tp) == checkpoint.next_offset
         return checkpoint.knows(self.log(tp.topic)) or not ends_there
 
-    def log(self, topic: str) -> NodeIdentity:
-        """Return which log a mirrored topic is on this node."""
-        return NodeIdentity(self.node.name, self.topic_ids.get(topic, ""), self.cluster_id)
+    def log(self, topic: str) -> UpstreamIdentity:
+        """Return which log a mirrored topic is on this upstream."""
+        return UpstreamIdentity(self.upstream.name, self.topic_ids.get(topic, ""), self.cluster_id)
 
 
-def probe(sides: Sides, snapshot: CheckpointSnapshot | None = None) -> list[NodeState]:
-    """Ask every node, in configured order, and wait for `health.request_timeout` at most.
+def probe(sides: Sides, snapshot: CheckpointSnapshot | None = None) -> list[UpstreamState]:
+    """Ask every upstream, in configured order, and wait for `health.request_timeout` at most.
 
-    A node with topics that the checkpoints do not know is asked again, for the last records copied.
+    An upstream with topics that the checkpoints do not know is asked again, for the last records
+    copied.
 
     Args:
-        snapshot: what was copied, and which nodes must not be read; None to compare nothing.
+        snapshot: what was copied, and which upstreams must not be read; None to compare nothing.
     """
     timeout_ms = sides.mirror.source.health.request_timeout
-    pool = ThreadPoolExecutor(max_workers=len(sides.mirror.nodes), thread_name_prefix="probe")
-    answers = {node: pool.submit(_probe, sides, node) for node in sides.mirror.nodes}
+    pool = ThreadPoolExecutor(max_workers=len(sides.mirror.upstreams), thread_name_prefix="probe")
+    answers = {
+        upstream: pool.submit(_probe, sides, upstream) for upstream in sides.mirror.upstreams
+    }
     wait(answers.values(), timeout_ms / 1000)
-    pool.shutdown(wait=False)  # the requests of slow nodes end by their own timeouts
+    pool.shutdown(wait=False)  # the requests of slow upstreams end by their own timeouts
     late = f"no answer within {timeout_ms / 1000:g} s"
     states = [
-        answer.result() if answer.done() else NodeState(node, None, timeout_ms, f"{node}: {late}")
-        for node, answer in answers.items()
+        answer.result()
+        if answer.done()
+        else UpstreamState(upstream, None, timeout_ms, f"{upstream}: {late}")
+        for upstream, answer in answers.items()
     ]
     if snapshot is None:
         return states
     return [
         replace(state, quarantined=why)
-        if (why := snapshot.quarantined.get(state.node.name, ""))
+        if (why := snapshot.quarantined.get(state.upstream.name, ""))
         else _compared(sides, state, snapshot)
         for state in states
     ]
 
 
-def choose_node(
+def choose_upstream(
     mirror: Mirror,
-    states: Sequence[NodeState],
+    states: Sequence[UpstreamState],
     checkpoints: CheckpointSnapshot,
     attempt: int = 0,
     *,
     waits: bool = False,
-) -> NodeChoice:
-    """Choose the node to read: the one that was read last while it is healthy, else another.
+) -> UpstreamChoice:
+    """Choose the upstream to read: the one that was read last while it is healthy, else another.
 
     Args:
-        attempt: every attempt after the first prefers another node, whatever was read last.
-        waits: as in `node_choice.choose_node`.
+        attempt: every attempt after the first prefers another upstream, whatever was read last.
+        waits: as in `upstream_choice.choose_upstream`.
     """
     health = mirror.source.health
     views = [state.view for state in states]
     begins_low = checkpoints.has_begun or mirror.start.is_earliest
-    # what was never copied begins at the node that has the most of it
-    new = node_choice.first_offsets(views) if begins_low else {}
-    verdicts = judge_nodes(views, new | checkpoints.next_offsets, health.lag_threshold)
-    last = _last_node(checkpoints.checkpoints)
-    return node_choice.choose_node(verdicts, last, health.failback, attempt, waits=waits)
+    # what was never copied begins at the upstream that has the most of it
+    new = upstream_choice.first_offsets(views) if begins_low else {}
+    verdicts = judge_upstreams(views, new | checkpoints.next_offsets, health.lag_threshold)
+    last = _last_upstream(checkpoints.checkpoints)
+    return upstream_choice.choose_upstream(verdicts, last, health.failback, attempt, waits=waits)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSelection:
-    """The node to read, and why.
+class UpstreamSelection:
+    """The upstream to read, and why.
 
     Args:
-        others: the nodes to fail over to, in order.
-        previous: the node that was read before, if it is another one.
-        verdicts: on every node; on an only one without asking it.
-        unread: the other nodes, without those in quarantine.
-        cluster_ids: of the nodes that were asked and answered.
+        others: the upstreams to fail over to, in order.
+        previous: the upstream that was read before, if it is another one.
+        verdicts: on every upstream; on an only one without asking it.
+        unread: the other upstreams, without those in quarantine.
+        cluster_ids: of the upstreams that were asked and answered.
     """
 
-    node: Cluster
+    upstream: Cluster
     why: str
     others: tuple[Cluster, ...] = ()
     previous: str = ""
-    verdicts: tuple[NodeVerdict, ...] = ()
-    unread: tuple[NodeState, ...] = ()
+    verdicts: tuple[UpstreamVerdict, ...] = ()
+    unread: tuple[UpstreamState, ...] = ()
     cluster_ids: frozenset[str] = frozenset()
 
     def elsewhere(self, position: Position, loss: Loss) -> Elsewhere | None:
-        """Return which other node may have lost records; None if all answered and none has them."""
+        """Return which upstream may have lost records; None if all answered and none has them."""
         lost = OffsetRange(position.topic_partition, position.begin, loss.resume)
         views = [state.view for state in self.unread]
         for view in views:
             if loss.error is TopicRecreatedError and view.has_log(lost.topic_partition):
-                return Elsewhere(f"node {view.name} has the log that was copied", is_silent=False)
+                return Elsewhere(
+                    f"upstream {view.name} has the log that was copied", is_silent=False
+                )
             if view.holds_some(lost) if lost else view.holds(lost.topic_partition, lost.start):
-                return Elsewhere(f"node {view.name} has them", is_silent=False)
+                return Elsewhere(f"upstream {view.name} has them", is_silent=False)
         silent = self.silent(position)
         return Elsewhere(silent, is_silent=True) if silent else None
 
     def silent(self, position: Position) -> str:
-        """Say which other node does not answer for a topic-partition; empty if all do."""
+        """Say which other upstream does not answer for a topic-partition; empty if all do."""
         return self._silent(position.topic_partition)
 
     def _silent(self, tp: TopicPartition) -> str:
         for state in self.unread:
             if not state.view.answers_for(tp):
                 why = state.error or f"{state.unanswered[tp]} there"
-                return f"node {state.node.name} does not answer: {why}"
+                return f"upstream {state.upstream.name} does not answer: {why}"
         return ""
 
     def first_offset(self, position: Position) -> int:
-        """Return where the log begins on the node that has the most of it.
+        """Return where the log begins on the upstream that has the most of it.
 
-        Of a topic that was created again, this is the first offset of any node's.
+        Of a topic that was created again, this is the first offset of any upstream's.
         """
         tp, first = position.topic_partition, position.low_watermark
         for view in (state.view for state in self.unread):
@@ -205,14 +217,14 @@ class NodeSelection:
         return first
 
     def older(self, position: Position) -> Elsewhere | None:
-        """Return which other node has, or may have, records before a new one's low watermark."""
+        """Return which upstream has, or may have, records before a new one's low watermark."""
         before = OffsetRange(position.topic_partition, 0, position.low_watermark)
         if not before or position.low_watermark == position.end_offset:
             return None
-        here = f"node {self.node.name}"
+        here = f"upstream {self.upstream.name}"
         for state in self.unread:
             if state.view.holds_some(before):
-                what = f"{here}, but node {state.node.name} has the offsets before it"
+                what = f"{here}, but upstream {state.upstream.name} has the offsets before it"
                 return Elsewhere(what, is_silent=False)
         if not (silent := self.silent(position)):
             return None
@@ -221,30 +233,30 @@ class NodeSelection:
         )
 
     def missing(
-        self, at_node: Container[TopicPartition], begun: Iterable[TopicPartition]
+        self, at_upstream: Container[TopicPartition], begun: Iterable[TopicPartition]
     ) -> dict[TopicPartition, RelayError]:
-        """Return an error for every topic-partition that this node does not have, but another may.
+        """Return an error for every topic-partition that this upstream lacks but another may have.
 
         Args:
-            at_node: the topic-partitions of this node.
-            begun: those with a checkpoint, or whose start is decided. One that no node shows may be
-                on a silent one.
+            at_upstream: the topic-partitions of this upstream.
+            begun: those with a checkpoint, or whose start is decided. One that no upstream shows
+                may be on a silent one.
         """
         found: dict[TopicPartition, Elsewhere] = {}
         for state in self.unread:
             for tp, low in state.low_watermarks.items():
                 end = (state.end_offsets or {}).get(tp, low)
-                if tp not in at_node and low < end:
-                    what = f"but node {state.node.name} has its offsets [{low}, {end})"
+                if tp not in at_upstream and low < end:
+                    what = f"but upstream {state.upstream.name} has its offsets [{low}, {end})"
                     found.setdefault(tp, Elsewhere(what, is_silent=False))
         for tp in begun:
-            if tp not in at_node and (silent := self._silent(tp)):
+            if tp not in at_upstream and (silent := self._silent(tp)):
                 found.setdefault(tp, Elsewhere(f"and {silent}", is_silent=True))
         return {
             tp: SourceError(
-                f"node {self.node.name} does not have it, {elsewhere.what}",
+                f"upstream {self.upstream.name} does not have it, {elsewhere.what}",
                 remedy=elsewhere.remedy(
-                    "create it on both, or copy it with only that node in source.nodes"
+                    "create it on both, or copy it with only that upstream in source.upstreams"
                 ),
                 topic_partition=tp,
             )
@@ -253,8 +265,8 @@ class NodeSelection:
 
     def same_logs(
         self, tp: TopicPartition, checkpoint: Checkpoint | None
-    ) -> tuple[NodeIdentity, ...]:
-        """Return the logs of the other nodes that hold what was copied of a topic-partition.
+    ) -> tuple[UpstreamIdentity, ...]:
+        """Return the logs of the other upstreams that hold what was copied of a topic-partition.
 
         Before the first record is copied, these are the logs that the configuration calls the same.
         """
@@ -265,75 +277,75 @@ class NodeSelection:
         )
 
 
-def select_node(
+def select_upstream(
     sides: Sides, checkpoints: CheckpointSnapshot, attempt: int = 0, *, waits: bool = False
-) -> NodeSelection:
-    """Select the node to read. A source's only node is not asked beforehand.
+) -> UpstreamSelection:
+    """Select the upstream to read. A source's only upstream is not asked beforehand.
 
     Args:
-        attempt, waits: as in `choose_node`.
+        attempt, waits: as in `choose_upstream`.
 
     Raises:
-        SourceError: no node can be read now; names every node and its reason.
-        RelayError: no node can be read, and a retry is pointless.
-        DivergedNodeError: all nodes are in quarantine.
+        SourceError: no upstream can be read now; names every upstream and its reason.
+        RelayError: no upstream can be read, and a retry is pointless.
+        DivergedUpstreamError: all upstreams are in quarantine.
     """
-    if len(sides.mirror.nodes) == 1:
-        (node,) = sides.mirror.nodes
-        why = checkpoints.quarantined.get(node.name, "")
-        verdict = NodeVerdict(
-            node.name, eligible=not why, healthy=not why, why=why, quarantined=bool(why)
+    if len(sides.mirror.upstreams) == 1:
+        (upstream,) = sides.mirror.upstreams
+        why = checkpoints.quarantined.get(upstream.name, "")
+        verdict = UpstreamVerdict(
+            upstream.name, eligible=not why, healthy=not why, why=why, quarantined=bool(why)
         )
-        return NodeSelection(node, "the only one", verdicts=(verdict,))
+        return UpstreamSelection(upstream, "the only one", verdicts=(verdict,))
     states = probe(sides, checkpoints)
-    choice = choose_node(sides.mirror, states, checkpoints, attempt, waits=waits)
-    names = [node.name for node in sides.mirror.nodes]
+    choice = choose_upstream(sides.mirror, states, checkpoints, attempt, waits=waits)
+    names = [upstream.name for upstream in sides.mirror.upstreams]
     if choice.name not in names:
-        raise _no_node(states, choice)
+        raise _no_upstream(states, choice)
     index = names.index(choice.name)
-    nodes = [replace(state.node, id=state.cluster_id) for state in states]
-    node, last = nodes[index], _last_node(checkpoints.checkpoints)
-    # includes nodes that are down now: they may be up when one is needed
-    others = (*nodes[index + 1 :], *nodes[:index])
-    return NodeSelection(
-        node,
+    upstreams = [replace(state.upstream, id=state.cluster_id) for state in states]
+    upstream, last = upstreams[index], _last_upstream(checkpoints.checkpoints)
+    # includes upstreams that are down now: they may be up when one is needed
+    others = (*upstreams[index + 1 :], *upstreams[:index])
+    return UpstreamSelection(
+        upstream,
         choice.why,
         tuple(other for other in others if other.name not in checkpoints.quarantined),
-        last if last not in {None, node.name} else "",
+        last if last not in {None, upstream.name} else "",
         tuple(choice.verdicts),
-        tuple(state for state in states if state.node != node and not state.quarantined),
+        tuple(state for state in states if state.upstream != upstream and not state.quarantined),
         frozenset(state.cluster_id for state in states if state.cluster_id),
     )
 
 
-def _no_node(states: Sequence[NodeState], choice: NodeChoice) -> RelayError:
-    what = f"no node of the source can be read: {choice.why}"
+def _no_upstream(states: Sequence[UpstreamState], choice: UpstreamChoice) -> RelayError:
+    what = f"no upstream can be read: {choice.why}"
     readable = [state for state in states if not state.quarantined]
     if not readable:
-        remedy = "rebuild one of them, then `relay nodes --clear NODE`"
-        return DivergedNodeError(what, remedy=remedy)
+        remedy = "rebuild one of them, then `relay upstreams --clear UPSTREAM`"
+        return DivergedUpstreamError(what, remedy=remedy)
     refusals = [state.refusal for state in readable if state.refusal]
     kind = type(refusals[0]) if len(refusals) == len(readable) else SourceError
-    remedy = "see `relay nodes`"
+    remedy = "see `relay upstreams`"
     if any(verdict.incomplete_partitions for verdict in choice.verdicts):
         remedy = (
-            "start the nodes that do not answer, or remove them from source.nodes to give up"
-            f" the records that only they have; {remedy}"
+            "start the upstreams that do not answer, or remove them from source.upstreams to give"
+            f" up the records that only they have; {remedy}"
         )
     return kind(what, remedy=remedy)
 
 
-def _last_node(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
+def _last_upstream(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
     last = max(
         checkpoints.values(), key=lambda checkpoint: checkpoint.committed_at_ms, default=None
     )
-    return None if last is None else last.node
+    return None if last is None else last.upstream
 
 
-def _probe(sides: Sides, node: Cluster) -> NodeState:
+def _probe(sides: Sides, upstream: Cluster) -> UpstreamState:
     began = sides.clock.monotonic()
     try:
-        with sides.source(node, "health", options=sides.mirror.health_options) as client:
+        with sides.source(upstream, "health", options=sides.mirror.health_options) as client:
             metadata = client.metadata()
             topics = metadata.topics
             decisions = select(topics, sides.mirror.topics.allow, sides.mirror.topics.deny)
@@ -348,11 +360,11 @@ def _probe(sides: Sides, node: Cluster) -> NodeState:
             ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
     except RelayError as error:
         refusal = None if error.retryable else error
-        return NodeState(
-            node, None, (sides.clock.monotonic() - began) * 1000, str(error), refusal=refusal
+        return UpstreamState(
+            upstream, None, (sides.clock.monotonic() - began) * 1000, str(error), refusal=refusal
         )
-    return NodeState(
-        node,
+    return UpstreamState(
+        upstream,
         ends,
         (sides.clock.monotonic() - began) * 1000,
         low_watermarks=low,
@@ -362,8 +374,8 @@ def _probe(sides: Sides, node: Cluster) -> NodeState:
     )
 
 
-def _compared(sides: Sides, state: NodeState, snapshot: CheckpointSnapshot) -> NodeState:
-    """Compare the last records copied with a node's, where ids do not tell its log."""
+def _compared(sides: Sides, state: UpstreamState, snapshot: CheckpointSnapshot) -> UpstreamState:
+    """Compare the last records copied with an upstream's, where ids do not tell its log."""
     ends = state.end_offsets or {}
     unknown = {
         tp: checkpoint
@@ -373,7 +385,7 @@ def _compared(sides: Sides, state: NodeState, snapshot: CheckpointSnapshot) -> N
     if not unknown:
         return state
     try:
-        with sides.source(state.node, "health", options=sides.mirror.health_options) as client:
+        with sides.source(state.upstream, "health", options=sides.mirror.health_options) as client:
             unproved, unreadable = unproved_logs(client, ends, unknown, snapshot.doubted)
     except RelayError as error:
         return replace(state, end_offsets=None, error=str(error))
@@ -386,22 +398,23 @@ def _compared(sides: Sides, state: NodeState, snapshot: CheckpointSnapshot) -> N
 
 
 def find_divergence(
-    sides: Sides, node: Cluster, checkpoints: Iterable[Checkpoint]
+    sides: Sides, upstream: Cluster, checkpoints: Iterable[Checkpoint]
 ) -> RelayError | None:
-    """Compare the last copied record of every topic-partition with the node's.
+    """Compare the last copied record of every topic-partition with the upstream's.
 
-    Topic-partitions that end earlier at the node, or have no leader there, are left out: they make
-    the node ineligible anyway.
+    Topic-partitions that end earlier at the upstream, or have no leader there, are left out: they
+    make the upstream ineligible anyway.
 
     Returns:
-        the first difference: a `DivergedNodeError`, or a `TopicRecreatedError` if the node holds
+        the first difference: a `DivergedUpstreamError`, or a `TopicRecreatedError` if the upstream
+        holds
             another topic than it did, which the guards hold back without a quarantine; None if
             there is none.
 
     Raises:
-        RelayError: the node does not answer, or refuses.
+        RelayError: the upstream does not answer, or refuses.
     """
-    with sides.source(node, "divergence", sides.mirror.health_options) as client:
+    with sides.source(upstream, "divergence", sides.mirror.health_options) as client:
         topics = client.metadata().topics
         by_source = {
             committed.source: committed
