@@ -91,7 +91,7 @@ def summary(document: Document) -> Table:
     whole, copying = seconds(document["seconds"]), document["copying_seconds"]
     table = titled(f"{document['mirror']}: run of {whole}, {seconds(copying)} of them copying")
     add_columns(
-        table, ("topic",), ("records", "bytes", "records/s", "reencoded"), ("skipped", "upstream")
+        table, ("topic",), ("records", "bytes", "records/s", "reencoded"), ("skipped", "from")
     )
     rows = document["topics"]
     for topic in rows:

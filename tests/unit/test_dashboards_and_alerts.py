@@ -135,7 +135,7 @@ class TestDashboards:
     @pytest.mark.parametrize("name", list(DASHBOARDS))
     def test_grafana_can_load_it(self, name: str) -> None:
         """Ids, units, places and data sources; its variables ask for labels that exist."""
-        assert list(DASHBOARDS) == ["mirror", "upstreams", "overview", "topic"]
+        assert list(DASHBOARDS) == ["mirror", "overview", "topic", "upstreams"]
         assert len({each["uid"] for each in DASHBOARDS.values()}) == 4
         dashboard = DASHBOARDS[name]
         panels = dashboard["panels"]

@@ -200,22 +200,22 @@ def test_rounds_of_a_window(caplog: pytest.LogCaptureFixture) -> None:
     """They add up, and the last says how it ended; the line says whose quota tasks waited for."""
     with caplog.at_level(logging.INFO):
         RunLog(logging.getLogger(), 0.4, brief=False).end(copied(1).result)
-    waits = ("tasks waited 1.0 s for a quota of the kafka-a", "0.5 s for a quota of the source")
+    waits = ("tasks waited 0.5 s for a quota of the source", "1.0 s for a quota of the upstream1")
     assert caplog.messages[-1].endswith("; " + ", tasks waited ".join(waits))
     found = copied(1).then(copied(2)).then(copied(3, Status.FAILED))
     assert (found.rounds, found.readable_ms, found.has_failed) == (3, 30_000, False)
     assert found.latencies_ms == {"orders": 9_000}
     result = found.result
     totals = result.topics["orders"]
-    upstreams = {"kafka-a", "kafka-c", "kafka-e"}
+    upstreams = {"upstream1", "upstream2", "upstream3"}
     assert (totals.records, totals.first_ms, totals.upstreams) == (6, 1_000, upstreams)
     (outcome,) = result.outcomes
     assert (outcome.status, outcome.seconds, outcome.commit_seconds) == (Status.FAILED, 6, 3.0)
     assert result.throttled_seconds == {
         "source": 1.5,
-        "kafka-a": 1.0,
-        "kafka-c": 1.0,
-        "kafka-e": 1.0,
+        "upstream1": 1.0,
+        "upstream2": 1.0,
+        "upstream3": 1.0,
     }
     assert [str(error) for error in result.errors] == ["error 3"]
     assert (result.ledger_ends, result.spark, result.seconds) == ({AT: 1}, "app", 6.0)
