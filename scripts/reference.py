@@ -291,7 +291,7 @@ def _formats() -> str:
         skipped={"control": 2},
         digest="1c291ca3",
         producer_id=4000,
-        node="node1",
+        upstream="kafka-a",
         window="",
         run_id="20260131T120000Z-3f",
         committed_at_ms=1_769_860_800_000,
@@ -304,7 +304,7 @@ def _formats() -> str:
     done = dataclasses.replace(
         begun,
         next_offset=1200,
-        node="node1",
+        upstream="kafka-a",
         copies=model.DestinationPosition(copy, 1198, "IXTVh9BBQdKMLtZ0oMZsVg"),
         committed_at_ms=entry.committed_at_ms,
     )
@@ -383,7 +383,7 @@ _STATE_RECORDS: dict[str, type] = {
     "`<mirror>/<topic>/<partition>/doubt`": checkpoint.DoubtRecord,
     "`<mirror>/<destination topic>/created`": checkpoint.CreatedRecord,
     "`<mirror>/ended`": checkpoint.RunEndsRecord,
-    "`<mirror>//<node>`": checkpoint.QuarantineRecord,
+    "`<mirror>//<upstream>`": checkpoint.QuarantineRecord,
     "`@move/<mirror>`": MoveRecord,
 }
 
