@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test test-all long long-part chaos chaos-groups storm soak versions kerberos yarn registry check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test test-all long long-part chaos chaos-groups storm soak versions kerberos yarn registry check deploy-check docs demo ui pictures bench bench-dagster lock release clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -116,8 +116,13 @@ bench: setup  ## Compare speed and memory with other mirrors; writes docs/benchm
 bench-dagster: setup  ## Measure the overhead of Dagster; writes docs/benchmarks-dagster.md.
 	$(BIN)/python -m benchmarks.orchestration
 
-lock: setup  ## Update requirements.lock from pyproject.toml.
-	$(BIN)/uv pip compile pyproject.toml --extra expectations --extra java --extra postgres --group dev --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --upgrade --output-file requirements.lock
+LOCK := $(BIN)/uv pip compile --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --upgrade
+lock: setup  ## Update requirements.lock, and scripts/release.lock, from pyproject.toml.
+	$(LOCK) pyproject.toml --extra expectations --extra java --extra postgres --group dev --output-file requirements.lock
+	$(LOCK) --group release --output-file scripts/release.lock
+
+release: setup  ## Build wheel, sdist and SBOM of the last commit into dist/, and run the demo from them; publishes nothing; ten minutes.
+	$(BIN)/python -m scripts.release
 
 clean:  ## Remove what make created.
-	rm -rf $(VENV) var
+	rm -rf $(VENV) dist var

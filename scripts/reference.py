@@ -322,7 +322,7 @@ in UTF-8, the timestamp is the time of the commit, and there are no headers. The
 ASCII without spaces, `version` first and then every field in the order of the tables below, keys
 that are numbers as text. A relay reads its own version alone, with every field; it refuses another
 one with one line, and copies nothing.
-relay_pipelines 0.1.0 is the first release, and all formats have version 1.
+relay_pipelines 1.0.0 is the first release, and all formats have version 1.
 
 The key of a ledger entry and of a checkpoint is `<mirror>/<source topic>/<partition>`. Its
 partition is the CRC-32 of the key modulo {checkpoint.PARTITIONS}, also if the topic has more. The
