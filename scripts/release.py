@@ -19,8 +19,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 UV = Path(sys.executable).with_name("uv")
-ENVIRONMENT = {"HOME", "LANG", "PATH", "TMPDIR", "UV_CACHE_DIR", "XDG_CACHE_HOME"}
-"""The variables of who installs a release: none leads to this checkout."""
+ENVIRONMENT = ("HOME", "LANG", "TMPDIR", "XDG_CACHE_HOME")
+"""The variables of who runs the demo: none leads to this checkout, to a Java or another program."""
 RESOLUTIONS = ("lowest-direct", "highest")
 """The oldest dependencies that pyproject.toml allows, and the newest."""
 
@@ -42,9 +42,8 @@ class NotReproducibleError(Exception):
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **variables: str) -> None:
-    """Run a program, which must succeed."""
-    own = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
-    subprocess.run(command, cwd=cwd, env=own | variables, check=True, stdin=subprocess.DEVNULL)
+    """Run a program, which must succeed, with further variables."""
+    subprocess.run(command, cwd=cwd, env=os.environ | variables, check=True)
 
 
 def built(folder: Path, commit: str = "HEAD") -> Release:
@@ -139,8 +138,9 @@ def main() -> None:
             programs = installed(archive, folder / resolution, resolution)
             elsewhere = folder / f"demo-{resolution}"
             elsewhere.mkdir()
-            # no Java but that of the extra, and no other program
-            run(programs / "relay", "demo", cwd=elsewhere, PATH=str(programs))
+            own = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+            demo = [programs / "relay", "demo"]
+            subprocess.run(demo, cwd=elsewhere, env=own | {"PATH": str(programs)}, check=True)
         DIST.mkdir(exist_ok=True)
         for file in (*found, bill):
             (DIST / file.name).write_bytes(file.read_bytes())

@@ -5,6 +5,8 @@ import re
 import socket
 import subprocess
 import sys
+import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from relay_pipelines.local_kafka import guardian
 from relay_pipelines.local_kafka.jars import broker_classpath
 from relay_pipelines.local_kafka.ports import free_ports
+from scripts import release
 from tests.chaos.harness import Mirror, kill
 from tests.integration.spark_client import Request
 from tests.integration.spark_driver import ON_LOOPBACK, Client, statuses
@@ -139,7 +142,7 @@ def test_the_variables_of_a_broker_start_one(tmp_path: Path) -> None:
             admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
             found: Any = admin.describe_cluster(request_timeout=20).result()
             assert found.cluster_id == variables["CLUSTER_ID"]
-            assert len(found.upstreams) == 1
+            assert len(found.nodes) == 1
 
 
 def on_loopback(text: str, ports: Mapping[str, int]) -> str:
@@ -149,22 +152,55 @@ def on_loopback(text: str, ports: Mapping[str, int]) -> str:
     return re.sub(r"(?<=://)[a-z]*(?=:)|(?<=@)localhost", "127.0.0.1", text)
 
 
-@pytest.mark.long(downloads=True)
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.long(downloads=True, minutes=8)
 @pytest.mark.timeout(1800)
-def test_every_step_of_the_image_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All but what needs a container is run, with all downloads: `make deploy-check`."""
-    image = Image(tmp_path / "image")
-    image.build()
-    assert list(Path(image.path("/opt/cache")).rglob("*.jsa"))
-    for command in (["relay", "--help"], ["dagster", "--version"], ["pip", "check"]):
-        subprocess.run(
-            [image.path("/opt/relay/entrypoint.sh"), *command],
-            cwd=image.path("/var/lib/relay"),
-            env=image.variables,
-            check=True,
-        )
+def test_every_step_of_the_image_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """All but what needs a container is run, with all downloads: `make deploy-check`.
+
+    Its commands run as a user id that the image does not know, whose group is root's; also the
+    demo, with its brokers and Spark.
+    """
+    # not in tmp_path, which no other user may enter
+    with tempfile.TemporaryDirectory(prefix="relay-image-", dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        image = Image(Path(name))
+        image.build()
+        assert list(Path(image.path("/opt/cache")).rglob("*.jsa"))
+        for folder in ("/opt/cache", "/var/lib/relay"):
+            # as the step with `useradd` does, which is not run
+            Path(image.path(folder)).chmod(0o775)
+        nobody = ["setpriv", "--reuid=54321", "--regid=0", "--clear-groups"]
+        environment = image.variables | {"HOME": "/", "LD_LIBRARY_PATH": nss_wrapper(Path(name))}
+        for command in ("relay --help", "dagster --version", "pip check", "relay demo"):
+            done = ran(
+                *[*nobody, image.path("/opt/relay/entrypoint.sh"), *command.split()],
+                cwd=image.path("/var/lib/relay"),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        assert "Nothing lost, nothing duplicated" in done.stdout
     with capsys.disabled():
         sys.stdout.write("".join(f"not run: {step}\n" for step in image.not_run))
+
+
+def nss_wrapper(folder: Path) -> str:
+    """Unpack Debian's package of it, which the image installs; return where the library is."""
+    subprocess.run(["apt-get", "download", "libnss-wrapper"], cwd=folder, check=True)
+    (package,) = folder.glob("libnss-wrapper_*.deb")
+    subprocess.run(["dpkg-deb", "--extract", package, folder / "nss"], check=True)
+    (library,) = (folder / "nss").rglob("libnss_wrapper.so")
+    return str(library.parent)
+
+
+def test_two_builds_of_a_commit_are_the_same(tmp_path: Path) -> None:
+    """In other folders, and with other rights for new files; the wheel comes from the sdist."""
+    built = release.built_twice(tmp_path)
+    with tarfile.open(built.sdist) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    assert {"LICENSE", "requirements.lock", "tests/integration/test_image.py"} <= names
+    assert not [name for name in names if re.match(r"\.venv|var/|dist/|\.git/", name)]
 
 
 ENVIRONMENT = {"HOME", "LANG", "TMPDIR", "UV_CACHE_DIR", "XDG_CACHE_HOME"}

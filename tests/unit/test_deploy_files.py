@@ -41,6 +41,15 @@ def texts(steps: list[Instruction], name: str) -> list[str]:
     return [step.text for step in steps if step.name == name]
 
 
+def test_every_file_names_the_version():
+    """Also SECURITY.md, whose fixes are for the versions that are released."""
+    major = VERSION.partition(".")[0]
+    assert f"| {major}.x |" in (ROOT / "SECURITY.md").read_text()
+    for name in ("README.md", "docs/tutorial.md"):
+        named = re.findall(r"relay_pipelines-(\S+)-py3-none-any.whl", (ROOT / name).read_text())
+        assert set(named) == {VERSION}, name
+
+
 def test_how_the_image_is_built(steps):
     """All is pinned but Debian's packages; not as root, by a number; no shell before commands."""
     images = [text.partition(" AS ")[0] for text in texts(steps, "FROM")]
