@@ -66,8 +66,13 @@ soak: setup  ## Mirror with Dagster for an hour of kills, edits and outages; wri
 
 COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\
 	checkpoints failover fencing following growth losses pins recount source_queries)
+OLDEST := $(VENV)/oldest
 # without the tests of what Kafka 2.4 does not report, see docs/versions.md
-versions: setup  ## Test the copy with Kafka 2.4.1 and 3.9.1 as source and as destination.
+versions: setup  ## Run the tests of `make test` with the oldest dependencies; test the copy with Kafka 2.4.1 and 3.9.1 as source and as destination.
+	$(BIN)/uv pip compile --quiet --no-deps --resolution lowest-direct --extra expectations --extra postgres pyproject.toml --output-file $(OLDEST).txt
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
+	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --requirements $(OLDEST).txt --group dev --editable .
+	$(OLDEST)/bin/python -m pytest -m "quick and not long" --deselect tests/unit/test_house_rules.py
 	for side in source destination; do \
 	  $(BIN)/python -m pytest --$$side-kafka 3.9.1 $(COPY_TESTS) && \
 	  $(BIN)/python -m pytest --$$side-kafka 2.4.1 -m "not long and not newer_kafka" $(COPY_TESTS) || exit 1; \

@@ -242,22 +242,6 @@ class UnsupportedError(RelayError):
     """A cluster, a batch or an entry has a version that this package cannot handle."""
 
 
-def written_by_newer(what: str, remedy: str = "") -> UnsupportedError:
-    """Return the error for something that a later version of relay_pipelines has written.
-
-    Args:
-        what: the record or file, and where it is.
-        remedy: what else to do than to upgrade.
-    """
-    from importlib import metadata
-
-    here = metadata.version("relay_pipelines")
-    return UnsupportedError(
-        f"{what} was written by a newer relay_pipelines than this one ({here})",
-        remedy=remedy or "use the newer version here, too",
-    )
-
-
 class TopicDeletedError(RelayError):
     """The source topic was deleted after it was planned; its copy stays."""
 

@@ -9,6 +9,7 @@ for 16 ms, and because it writes text that is not ASCII as it is.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -48,9 +49,18 @@ class UnknownFieldsError(KeyError):
     """A value has every field of its dataclass, and further ones: a newer version wrote it."""
 
 
-def from_fields(kind: Callable[..., T], value: Any) -> T:
-    """Return the dataclass of a parsed text."""
-    found: T = _reader(kind)(value)
+SINCE = "since"
+"""In the metadata of a field with a default: the version of the format that the field came with."""
+_NEWEST = sys.maxsize
+
+
+def from_fields(kind: Callable[..., T], value: Any, version: int = _NEWEST) -> T:
+    """Return the dataclass of a parsed text.
+
+    Args:
+        version: of the value, which has no later fields.
+    """
+    found: T = _reader(kind, version)(value)
     return found
 
 
@@ -78,36 +88,38 @@ _SIMPLE: dict[Any, Callable[[Any], Any]] = {
 
 
 @cache
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    """Return what makes a value of this type from parsed JSON."""
+def _reader(kind: Any, version: int) -> Callable[[Any], Any]:
+    """Return what makes a value of this type from parsed JSON of a version."""
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        return _dataclass_reader(kind)
+        return _dataclass_reader(kind, version)
     if origin in {Union, UnionType}:  # of a type and None
-        inner = _reader(arguments[0])
+        inner = _reader(arguments[0], version)
         return lambda value: None if value is None else inner(value)
     if origin is tuple:
-        return _tuple_reader(*arguments)
+        return _tuple_reader(version, *arguments)
     if origin is list:
-        item = _reader(arguments[0])
+        item = _reader(arguments[0], version)
         return lambda value: [item(one) for one in _list(value)]
     if origin in {dict, Mapping}:
-        key, item = int if arguments[0] is int else _reader(arguments[0]), _reader(arguments[1])
+        key = int if arguments[0] is int else _reader(arguments[0], version)
+        item = _reader(arguments[1], version)
         return lambda value: {key(name): item(one) for name, one in value.items()}
     return _SIMPLE.get(kind) or (kind if issubclass(kind, Enum) else _of_type(kind))
 
 
-def _tuple_reader(*kinds: Any) -> Callable[[Any], Any]:
+def _tuple_reader(version: int, *kinds: Any) -> Callable[[Any], Any]:
     if kinds[1:] == (...,):
-        item = _reader(kinds[0])
+        item = _reader(kinds[0], version)
         return lambda value: tuple([item(one) for one in _list(value)])
-    items = [_reader(kind) for kind in kinds]
+    items = [_reader(kind, version) for kind in kinds]
     return lambda value: tuple([item(one) for item, one in zip(items, _list(value), strict=True)])
 
 
-def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
+def _dataclass_reader(kind: Any, version: int) -> Callable[[Any], Any]:
     types = get_type_hints(kind)
-    items = [(field.name, _reader(types[field.name])) for field in fields(kind)]
+    known = [field for field in fields(kind) if field.metadata.get(SINCE, version) <= version]
+    items = [(field.name, _reader(types[field.name], version)) for field in known]
     names = {name for name, _ in items}
 
     def read(value: Any) -> Any:

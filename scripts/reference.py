@@ -21,8 +21,9 @@ import typer.main
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from relay_pipelines import errors, model
+from relay_pipelines import errors, formats, model
 from relay_pipelines.cli.app import app
+from relay_pipelines.formats import FIRST, FORGOTTEN, Format
 from relay_pipelines.ledger import checkpoint, ledger_topic, offset_runs
 from relay_pipelines.metrics import METRICS, PREFIX
 from relay_pipelines.move.record import MoveRecord
@@ -316,14 +317,34 @@ def _formats() -> str:
     values = "\n\n".join(f"### `{each.__name__}`\n{_dataclass(each)}" for each in _parts())
     runs = _one_line((offset_runs.__doc__ or "").partition("\n\n")[2].partition(" ADR")[0])
     way_back = checkpoint.way_back_name("<mirror>", 0).removesuffix("0")
+    newer = FIRST + 3
+    try:
+        formats.LEDGER.of_fields(model.LedgerEntry, {"version": newer})
+    except errors.UnsupportedError as error:
+        refused = re.sub(r"this is \S+;", "this is 1.0.0;", str(error))
     return f"""# Records of ledger and checkpoints
 Both are topics at the destination with {checkpoint.PARTITIONS} partitions. Key and value are text
 in UTF-8, the timestamp is the time of the commit, and there are no headers. The value is JSON:
 ASCII without spaces, `version` first and then every field in the order of the tables below, keys
-that are numbers as text. A relay reads its own version alone, with every field; it refuses another
-one with one line, and copies nothing.
-relay_pipelines 1.0.0 is the first release, and all formats have version 1.
+that are numbers as text.
 
+## Versions
+A `version` is the number of the release that made the form: {FIRST} is 1.0, 103 would be 1.3. A
+relay reads every version from 1.0 to its own, each with all its fields; a writer adds nothing
+without a new version ([why](../adr/0049-a-version-is-the-release-that-made-it.md)).
+
+{_versions()}
+
+*Refused* is one line, exit code 1, and nothing is written:
+`{refused}`.
+If a record of a mirror is newer, that mirror is refused, and what may have its copies; other
+mirrors go on. *Forgotten* counts as nothing: it is said or tried again.
+
+Names have no version, and stay the same in 1.x: keys, transactional ids (`relay.<mirror>...`), the
+mark beside an offset of a group (`kafka-relay <mirror> <offset> <time in ms>`), assets, partitions,
+jobs, sensors and tags of Dagster, columns of DataFrames, metrics, keys of `--json`.
+
+## Keys
 The key of a ledger entry and of a checkpoint is `<mirror>/<source topic>/<partition>`. Its
 partition is the CRC-32 of the key modulo {checkpoint.PARTITIONS}, also if the topic has more. The
 `<mirror>` of a replay is `<mirror>{checkpoint.REPLAY}<id>`, of what is mirrored back
@@ -373,6 +394,30 @@ how many `entries` and `topic_partitions` follow; then the value of each entry a
 it, those of a topic-partition in order; then for each topic-partition its `head` and what its
 entries add up to.
 """
+
+
+_PLACES = {
+    "CHECKPOINTS": f"records of `{checkpoint.TOPIC}`",
+    "LEDGER": f"records of `{ledger_topic.TOPIC}`",
+    "STATEMENT": "statements of `relay attest`",
+    "WINDOW": "plans of windows, in the metadata of the plan asset",
+    "STREAM": "offsets in the checkpoint folder of a Spark query",
+    "PLANNER_CURSOR": "the cursor of a planner in Dagster",
+    "HEALTH_CURSOR": "the cursor of a health sensor",
+    "OPEN_WINDOW": "the window of a session that is killed, in Dagster's daemon cursors",
+    "FAILED_WINDOWS": "which windows failed for a topic, there",
+    "FAILED_TOPICS": "the tags `relay/resting` and `relay/failed_topics`",
+    "CATALOG": "`var/relay/topics.json`",
+}
+
+
+def _versions() -> str:
+    found = {name: each for name, each in vars(formats).items() if isinstance(each, Format)}
+    rows = (
+        (_PLACES[name], str(each.version), "forgotten" if each in FORGOTTEN else "refused")
+        for name, each in found.items()
+    )
+    return _table(("what", "version", "a newer one is"), rows)
 
 
 _STATE_RECORDS: dict[str, type] = {

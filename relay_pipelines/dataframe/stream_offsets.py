@@ -11,13 +11,12 @@ from relay_pipelines.errors import (
     LogTruncatedError,
     RetentionPassedError,
     UnsupportedError,
-    written_by_newer,
 )
-from relay_pipelines.json_codec import NOT_READABLE, UnknownFieldsError, from_fields
+from relay_pipelines.formats import STREAM
+from relay_pipelines.json_codec import NOT_READABLE
 from relay_pipelines.model import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
-_ANOTHER_QUERY = "start another query, with a checkpoint folder of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +46,18 @@ class StreamOffsets:
         return before.next[tp] if is_known else self.begin[tp]
 
     def as_json(self) -> dict[str, Any]:
-        """Return JSON of topic to id, and to offsets by partition.
+        """Return JSON of the version, and of topic to id, and to offsets by partition.
 
         It is sorted: Spark compares it as text to find out whether anything is new.
         """
-        found: dict[str, Any] = {}
+        topics: dict[str, Any] = {}
         for tp in sorted(self.next):
-            topic = found.setdefault(
+            topic = topics.setdefault(
                 tp.topic, {"id": self.ids.get(tp.topic, ""), "begin": {}, "next": {}}
             )
             topic["begin"][str(tp.partition)] = self.begin[tp]
             topic["next"][str(tp.partition)] = self.next[tp]
-        return found
+        return {"version": STREAM.version, "topics": topics}
 
     @classmethod
     def from_json(cls, kept: Any) -> StreamOffsets:
@@ -67,18 +66,12 @@ class StreamOffsets:
         Raises:
             UnsupportedError: a newer version has made it, or another program.
         """
-        where = "the checkpoint folder of the query"
         try:
-            topics = from_fields(Mapping[str, _TopicOffsets], kept)
-        except NOT_READABLE as error:
-            is_newer = isinstance(error, UnknownFieldsError) or _has_version(kept)
-            raise (
-                written_by_newer(where, f"use the newer version here, too, or {_ANOTHER_QUERY}")
-                if is_newer
-                else UnsupportedError(
-                    f"{where} has no offsets of a stream of the format relay",
-                    remedy=_ANOTHER_QUERY,
-                )
+            topics = STREAM.of_fields(_Topics, kept).topics
+        except NOT_READABLE:
+            raise UnsupportedError(
+                f"{STREAM.what} has no offsets of a stream of the format relay",
+                remedy=STREAM.instead,
             ) from None
 
         def offsets(which: Callable[[_TopicOffsets], Mapping[int, int]]) -> Offsets:
@@ -92,11 +85,6 @@ class StreamOffsets:
         return cls(offsets(lambda found: found.begin), offsets(lambda found: found.next), ids)
 
 
-def _has_version(kept: Any) -> bool:
-    """Whether there is a number where a topic named `version` would have an object."""
-    return isinstance(kept, dict) and type(kept.get("version")) is int
-
-
 @dataclass(frozen=True, slots=True)
 class _TopicOffsets:
     """What is kept of a topic: its id, and offsets by partition."""
@@ -108,6 +96,13 @@ class _TopicOffsets:
     def __post_init__(self) -> None:
         if self.begin.keys() != self.next.keys():
             raise KeyError(*self.begin.keys() ^ self.next.keys())
+
+
+@dataclass(frozen=True, slots=True)
+class _Topics:
+    """What is kept of a query, by topic."""
+
+    topics: Mapping[str, _TopicOffsets]
 
 
 def refuse_other_topics(known: Mapping[str, str], there: Mapping[str, str]) -> None:
@@ -125,7 +120,7 @@ def refuse_other_topics(known: Mapping[str, str], there: Mapping[str, str]) -> N
         if known_id and topic_id and known_id != topic_id:
             raise LogTruncatedError(
                 f"topic {topic} was created again since the stream has read it",
-                remedy=_ANOTHER_QUERY,
+                remedy=STREAM.instead,
             )
 
 
@@ -147,7 +142,7 @@ def _loss(tp: TopicPartition, offset: int, low: Offsets, ends: Offsets) -> DataL
     if tp not in ends:
         return LogTruncatedError(
             "it is not among the topics any more: it was deleted, or options select others",
-            remedy=f"select it again, or {_ANOTHER_QUERY}",
+            remedy=f"select it again, or {STREAM.instead}",
             topic_partition=tp,
             offset=offset,
         )
@@ -155,7 +150,7 @@ def _loss(tp: TopicPartition, offset: int, low: Offsets, ends: Offsets) -> DataL
         return RetentionPassedError(
             f"offsets {offset} to {low[tp]} are gone: retention deleted them"
             " before the stream has read them",
-            remedy=_ANOTHER_QUERY,
+            remedy=STREAM.instead,
             topic_partition=tp,
             offset=offset,
         )
@@ -163,7 +158,7 @@ def _loss(tp: TopicPartition, offset: int, low: Offsets, ends: Offsets) -> DataL
         return LogTruncatedError(
             f"it ends at offset {ends[tp]}, and the stream has read up to {offset}: the topic was"
             " created again, or has lost records",
-            remedy=_ANOTHER_QUERY,
+            remedy=STREAM.instead,
             topic_partition=tp,
             offset=offset,
         )

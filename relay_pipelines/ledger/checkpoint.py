@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from relay_pipelines.errors import ConfigError, TamperedError, UnsupportedError, written_by_newer
-from relay_pipelines.json_codec import NOT_READABLE, UnknownFieldsError, from_fields, to_json
+from relay_pipelines.errors import ConfigError, TamperedError
+from relay_pipelines.formats import CHECKPOINTS
+from relay_pipelines.json_codec import NOT_READABLE
 from relay_pipelines.model import Checkpoint, Cluster, Intervals, TopicPartition
 from relay_pipelines.plan.run_ends import RunEnd
 from relay_pipelines.protocol.client import ClusterClient
@@ -30,7 +31,6 @@ CONFIGS = {
     "segment.bytes": str(2 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_VERSION = 1
 _MOST_DIGITS = 10  # of the number of a partition, which has 32 bits
 REPLAY = ".replay@"
 """Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
@@ -338,8 +338,7 @@ def state_record(key: Key, value: Any, at_ms: int) -> StateRecord:
     Args:
         value: a dataclass.
     """
-    text = to_json(value, version=_VERSION).encode()
-    return StateRecord(key.home, (key.encode(), text, at_ms))
+    return StateRecord(key.home, (key.encode(), CHECKPOINTS.text(value).encode(), at_ms))
 
 
 def checkpoint_record(checkpoint: Checkpoint) -> StateRecord:
@@ -369,36 +368,9 @@ def tampered(what: str) -> TamperedError:
 _Record = TypeVar("_Record")
 
 
-def versioned(kind: type[_Record], value: bytes, version: int, topic: str) -> _Record:
-    """Return the dataclass of a JSON value that names its version.
-
-    Raises:
-        UnsupportedError: it has another version, or fields that this one does not know.
-        AttributeError, KeyError, RecursionError, TypeError, ValueError: another program wrote it.
-    """
-    text = value.decode()
-    fields: dict[str, Any] = json.loads(text)
-    if "\\u" in text:  # half a character, which nobody can print or send
-        json.dumps(fields, ensure_ascii=False).encode()
-    found = fields.pop("version")
-    if type(found) is not int:
-        raise TypeError("version")
-    if found > version:
-        raise written_by_newer(f"a record of {topic}")
-    if found != version:
-        raise UnsupportedError(
-            f"a record of {topic} has version {found}, this relay reads version {version}",
-            remedy="use the version of relay_pipelines that wrote it",
-        )
-    try:
-        return from_fields(kind, fields)
-    except UnknownFieldsError:
-        raise written_by_newer(f"a record of {topic}") from None
-
-
 def _record(kind: type[_Record], value: bytes) -> _Record:
     try:
-        return versioned(kind, value, _VERSION, TOPIC)
+        return CHECKPOINTS.read(kind, value)
     except NOT_READABLE as error:
         raise _not_ours() from error
 

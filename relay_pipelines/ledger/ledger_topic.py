@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from relay_pipelines.errors import TamperedError, UnsupportedError
-from relay_pipelines.json_codec import NOT_READABLE, to_json
-from relay_pipelines.ledger.checkpoint import key_of, versioned
+from relay_pipelines.formats import LEDGER
+from relay_pipelines.json_codec import NOT_READABLE
+from relay_pipelines.ledger.checkpoint import key_of
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
 
 TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
 ENTRIES_LOST = "the ledger entries before this one were lost"
 """The gap of an entry with which the operator has accepted that."""
-_VERSION = 1  # another one is needed, too, if the digest covers something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def chained(
 
 def to_record(entry: LedgerEntry) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
-    value = to_json(entry, version=_VERSION).encode()
+    value = LEDGER.text(entry).encode()
     return key_of(entry.mirror, entry.source.topic_partition), value, entry.committed_at_ms
 
 
@@ -113,7 +113,7 @@ def from_record(value: bytes) -> LedgerEntry:
         TamperedError: it is no entry.
     """
     try:
-        entry = versioned(LedgerEntry, value, _VERSION, TOPIC)
+        entry = LEDGER.read(LedgerEntry, value)
         if entry.number < 1:
             raise ValueError("number")
     except NOT_READABLE as error:

@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from relay_pipelines.errors import ConfigError, TamperedError, written_by_newer
-from relay_pipelines.json_codec import from_fields
+from relay_pipelines.errors import ConfigError, TamperedError
+from relay_pipelines.formats import STATEMENT
+from relay_pipelines.json_codec import NOT_READABLE, from_fields
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.state_table import read_move
@@ -27,7 +28,7 @@ from relay_pipelines.ledger.verified import made_of_ledger
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
 from relay_pipelines.sides import Sides
 
-_KIND, _VERSION = "statement of relay_pipelines", 1
+_KIND = "statement of relay_pipelines"
 _NEW_STATEMENT = "`relay attest --output FILE` writes one"
 _NOWHERE = TopicPartition(ledger_topic.TOPIC, -1)
 
@@ -49,6 +50,20 @@ class Statement:
     made_at: str
     records: Mapping[TopicPartition, Sequence[LedgerRecord]]
     heads: Mapping[TopicPartition, LedgerHead]
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The first line, after its kind and version."""
+
+    relay_pipelines: str
+    mirror: str
+    made_at: str
+    destination_cluster_id: str
+    source_cluster_ids: Mapping[str, str]
+    move: Any
+    entries: int
+    topic_partitions: int
 
 
 def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
@@ -79,20 +94,17 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
         if not entries:
             of = "this mirror" if topic is None else f"topic {topic!r}"
             raise ConfigError(f"the ledger has no entries of {of}", remedy="see `relay ledger`")
-        yield _line(
-            {
-                "kind": _KIND,
-                "version": _VERSION,
-                "relay_pipelines": importlib.metadata.version("relay_pipelines"),
-                "mirror": sides.name,
-                "made_at": made_at,
-                "destination_cluster_id": ledger.cluster_id,
-                "source_cluster_ids": _source_cluster_ids(ledger.checkpoints.values()),
-                "move": move,
-                "entries": entries,
-                "topic_partitions": len(attested),
-            }
+        header = _Header(
+            relay_pipelines=importlib.metadata.version("relay_pipelines"),
+            mirror=sides.name,
+            made_at=made_at,
+            destination_cluster_id=ledger.cluster_id,
+            source_cluster_ids=_source_cluster_ids(ledger.checkpoints.values()),
+            move=move,
+            entries=entries,
+            topic_partitions=len(attested),
         )
+        yield f"{STATEMENT.text(header, kind=_KIND)}\n".encode()
         file.seek(0)
         yield from file
         for tp, total in attested.items():
@@ -158,6 +170,7 @@ def read_statement(path: Path) -> Statement:
 
     Raises:
         ConfigError: there is no such file, or it is no statement.
+        UnsupportedError: another version of relay_pipelines wrote it.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -165,25 +178,26 @@ def read_statement(path: Path) -> Statement:
         raise ConfigError(
             f"cannot read the statement {path}: {error.strerror}", remedy=_NEW_STATEMENT
         ) from None
-    header = _header(path, lines)
+    fields = _first_line(path, lines)
     try:
+        header = STATEMENT.of_fields(_Header, fields, str(path))
         return Statement(
-            *(header["mirror"], header["destination_cluster_id"], header["made_at"]),
+            *(header.mirror, header.destination_cluster_id, header.made_at),
             *_chains(header, lines[1:]),
         )
-    except (AttributeError, KeyError, TypeError, ValueError, TamperedError) as error:
+    except (*NOT_READABLE, TamperedError) as error:
         raise _no_statement(path, "it is incomplete") from error
 
 
 def _chains(
-    header: Mapping[str, Any], lines: Sequence[bytes]
+    header: _Header, lines: Sequence[bytes]
 ) -> tuple[dict[TopicPartition, list[LedgerRecord]], dict[TopicPartition, LedgerHead]]:
     """Return the entries of a statement, and the heads, which stand after all entries.
 
     Raises:
         AttributeError, KeyError, TypeError, ValueError, TamperedError: something is missing.
     """
-    count = header["entries"]
+    count = header.entries
     heads = {
         TopicPartition(fields["topic"], fields["partition"]): from_fields(
             LedgerHead, fields["head"]
@@ -195,24 +209,19 @@ def _chains(
         entry = ledger_topic.from_record(value)
         record = LedgerRecord(entry, value, _NOWHERE, position)
         records[entry.source.topic_partition].append(record)
-    if len(heads) != header["topic_partitions"]:
+    if len(heads) != header.topic_partitions:
         raise ValueError(header)
     return records, heads
 
 
-def _header(path: Path, lines: Sequence[bytes]) -> dict[str, Any]:
+def _first_line(path: Path, lines: Sequence[bytes]) -> dict[str, Any]:
     try:
-        header = json.loads(lines[0] if lines else b"")
+        fields = json.loads(lines[0] if lines else b"")
     except ValueError:
         raise _no_statement(path, "its first line is no JSON") from None
-    if not isinstance(header, dict) or header.get("kind") != _KIND:
+    if not isinstance(fields, dict) or fields.pop("kind", None) != _KIND:
         raise _no_statement(path, f"it does not say {_KIND!r}")
-    found = header.get("version")
-    if type(found) is int and found > _VERSION:
-        raise written_by_newer(f"the statement {path}")
-    if found != _VERSION:
-        raise _no_statement(path, f"its version is {found}, not {_VERSION}")
-    return header
+    return fields
 
 
 def _no_statement(path: Path, why: str) -> ConfigError:

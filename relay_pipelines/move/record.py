@@ -24,7 +24,6 @@ from relay_pipelines.protocol.client import ClusterClient
 
 AclsByUpstream = Mapping[str, Sequence[Acl]]
 """Upstream -> ACLs there."""
-_VERSION = 1
 UNKNOWN = -1
 """An offset that nobody could ask for."""
 

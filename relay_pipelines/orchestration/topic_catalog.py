@@ -4,13 +4,14 @@ The definitions are loaded from it, so that loading makes no network calls once 
 """
 
 import fcntl
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from relay_pipelines.formats import CATALOG
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane, lanes_of
 from relay_pipelines.plan.topic_selection import literal_names
@@ -21,6 +22,13 @@ from relay_pipelines.snapshot import upstream_selection
 
 _ENVIRONMENT = "RELAY_CATALOG"
 _DEFAULT = Path("var", "relay", "topics.json")
+
+
+@dataclass(frozen=True, slots=True)
+class _Topics:
+    """What the file holds: the topics of each mirror, by its path."""
+
+    mirrors: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 class Catalog:
@@ -76,11 +84,10 @@ class Catalog:
 
     def _read(self) -> Mapping[str, list[str]]:
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+            text = self.path.read_text(encoding="utf-8")
         except (OSError, ValueError):
             return {}
-        mirrors = found if isinstance(found, dict) else {}
-        return {mirror: topics for mirror, topics in mirrors.items() if isinstance(topics, list)}
+        return CATALOG.recalled(_Topics, text).mirrors
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -91,7 +98,7 @@ class Catalog:
 
     def _write(self, known: Mapping[str, list[str]]) -> None:
         draft = self.path.with_suffix(".draft")
-        draft.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        draft.write_text(CATALOG.text(_Topics(known)), encoding="utf-8")
         draft.replace(self.path)
 
 

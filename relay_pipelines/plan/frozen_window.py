@@ -5,16 +5,13 @@ Cuts a backlog into windows of a limited number of records and bytes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import mul
 
-from relay_pipelines.errors import UnsupportedError, written_by_newer
+from relay_pipelines.formats import WINDOW
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
-
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +116,13 @@ class FrozenWindow:
 
     def to_json(self) -> str:
         """Serialize it; `from_json` reads it."""
-        topics: dict[str, list[list[int]]] = {}
+        topics: dict[str, list[_Planned]] = {}
         for offsets in self.ranges:
             tp = offsets.topic_partition
-            row = [tp.partition, offsets.start, offsets.end, self.generation_of(tp)]
+            row = tp.partition, offsets.start, offsets.end, self.generation_of(tp)
             topics.setdefault(tp.topic, []).append(row)
-        fields = {
-            "version": _VERSION,
-            "upstream": self.upstream,
-            "planned_at_ms": self.planned_at_ms,
-            "size_bytes": self.size_bytes,
-            "topics": topics,
-        }
-        return json.dumps(fields, separators=(",", ":"))
+        plan = _Plan(self.upstream, self.planned_at_ms, self.size_bytes, topics)
+        return WINDOW.text(plan)
 
     @staticmethod
     def from_json(key: str, text: str) -> FrozenWindow:
@@ -140,31 +131,34 @@ class FrozenWindow:
         Raises:
             UnsupportedError: another version of relay_pipelines wrote it.
         """
-        fields = json.loads(text)
-        if fields["version"] > _VERSION:
-            raise written_by_newer(
-                f"the plan of window {key}",
-                "go on with the version that planned it, or with a window of this one",
-            )
-        if fields["version"] != _VERSION:
-            raise UnsupportedError(
-                f"the plan of window {key} has version {fields['version']},"
-                f" this relay reads version {_VERSION}",
-                remedy="go on with the version that planned it, or with a window of this one",
-            )
+        plan = WINDOW.read(_Plan, text, key)
         rows = [
             (OffsetRange(TopicPartition(topic, partition), start, end), generation)
-            for topic, ranges_of_topic in fields["topics"].items()
+            for topic, ranges_of_topic in plan.topics.items()
             for partition, start, end, generation in ranges_of_topic
         ]
         return FrozenWindow(
             key,
             tuple(planned for planned, _ in rows),
-            fields["upstream"],
-            fields["planned_at_ms"],
-            fields["size_bytes"],
+            plan.upstream,
+            plan.planned_at_ms,
+            plan.size_bytes,
             {planned.topic_partition: generation for planned, generation in rows if generation},
         )
+
+
+_Planned = tuple[int, int, int, int]
+"""A partition, the offsets, and the generation of the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A window as it is stored, by topic."""
+
+    upstream: str
+    planned_at_ms: int
+    size_bytes: int
+    topics: Mapping[str, list[_Planned]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,14 @@ A healthy upstream is materialised, because the graph shows it in green only the
 there is an observation, and its check `available` fails.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import dagster as dg
 
 from relay_pipelines.checks import upstreams as checks
 from relay_pipelines.errors import RelayError
-from relay_pipelines.json_codec import NOT_READABLE, from_fields
+from relay_pipelines.formats import HEALTH_CURSOR
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.orchestration import naming
@@ -39,13 +38,10 @@ class _Cursor:
     @staticmethod
     def load(text: str | None) -> "_Cursor":
         """Return what `dump` stored; what cannot be read counts as nothing: all is said again."""
-        try:
-            return from_fields(_Cursor, json.loads(text)) if text else _Cursor()
-        except NOT_READABLE:
-            return _Cursor()
+        return HEALTH_CURSOR.recalled(_Cursor, text)
 
     def dump(self) -> str:
-        return json.dumps(asdict(self))
+        return HEALTH_CURSOR.text(self)
 
 
 def build(

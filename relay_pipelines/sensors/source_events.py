@@ -9,16 +9,15 @@ What a planner remembers from tick to tick.
 """
 
 import datetime as dt
-import json
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 
 from relay_pipelines.checks import lag, lag_target
 from relay_pipelines.checks.other_deployments import Foreign
 from relay_pipelines.errors import RelayError
-from relay_pipelines.json_codec import NOT_READABLE, from_fields
+from relay_pipelines.formats import PLANNER_CURSOR
 from relay_pipelines.model import digest_of
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, changed
@@ -105,10 +104,7 @@ class MirrorCursor:
 
         What cannot be read, as of another version, counts as nothing: all is reported again.
         """
-        try:
-            return from_fields(MirrorCursor, json.loads(text)) if text else MirrorCursor()
-        except NOT_READABLE:
-            return MirrorCursor()
+        return PLANNER_CURSOR.recalled(MirrorCursor, text)
 
     @property
     def looked_at(self) -> float:
@@ -117,7 +113,7 @@ class MirrorCursor:
 
     def dump(self) -> str:
         """Return it as Dagster stores it."""
-        return json.dumps(asdict(self))
+        return PLANNER_CURSOR.text(self)
 
 
 PER_TICK = 50

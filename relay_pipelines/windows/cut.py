@@ -3,10 +3,10 @@
 Topics that failed rest: windows leave them out for a while, so that the others go on.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from relay_pipelines.formats import FAILED_TOPICS
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
@@ -75,6 +75,13 @@ _LONGEST_REST_SECONDS = 300.0
 _RESTS = 8  # 2^8 seconds are almost the longest rest
 
 
+@dataclass(frozen=True, slots=True)
+class _Resting:
+    """What a tag says: of each topic, how often in a row it failed, and when its rest ends."""
+
+    topics: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class FailedTopics:
     """Topics that failed: each failure in a row doubles the time for which windows omit them.
@@ -94,7 +101,7 @@ class FailedTopics:
         """Read what a run has found out about its topics, or else what it was told at its start."""
         told = tags.get(naming.TAG_RESTING, "")
         text = tags.get(naming.TAG_FAILED_TOPICS, told)
-        found = json.loads(text) if text else {}
+        found = FAILED_TOPICS.recalled(_Resting, text).topics
         return FailedTopics(
             {topic: failed for topic, (failed, _) in found.items()},
             {topic: until for topic, (_, until) in found.items()},
@@ -103,7 +110,7 @@ class FailedTopics:
     def dump(self) -> str:
         """The value of the tags; empty if no topic failed."""
         found = {topic: (failed, self.until[topic]) for topic, failed in self.failed.items()}
-        return json.dumps(found) if found else ""
+        return FAILED_TOPICS.text(_Resting(found)) if found else ""
 
     def left_out(self, now: float) -> set[str]:
         """The topics that rest now."""

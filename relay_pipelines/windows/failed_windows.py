@@ -5,12 +5,13 @@ otherwise it would stay red for ever, although nothing is missing. Dagster keeps
 the session in which a topic recovers may be another one.
 """
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache, partial
 
 import dagster as dg
 
+from relay_pipelines.formats import FAILED_WINDOWS
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.orchestration import window_log
 from relay_pipelines.orchestration.event_store import Event
@@ -22,6 +23,14 @@ from relay_pipelines.windows.window_run import TopicReport, WindowReport
 
 _NAME = "relay/{path}/{lane}/failed windows"
 _MOST = 20  # of a topic: one that fails rests ever longer
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """What is stored: the keys of windows by topic."""
+
+    topics: dict[str, list[str]] = field(default_factory=dict)
+
 
 Count = Callable[[FrozenWindow], WindowReport]
 """Counts a window of some topics at the destination, and copies nothing."""
@@ -47,15 +56,15 @@ class FailedWindows:
         for failed in (each.topic for each in report.topics if each.failure):
             keys[failed] = [*keys.get(failed, [])[1 - _MOST :], report.frozen.key]
         if keys != stored:
-            text = json.dumps({topic: some for topic, some in keys.items() if some})
+            failed_windows = _Failed({topic: some for topic, some in keys.items() if some})
+            text = FAILED_WINDOWS.text(failed_windows)
             self._instance.daemon_cursor_storage.set_cursor_values({self._name: text})
         self._completed.clear()
 
     def _load(self) -> dict[str, list[str]]:
         """Return the keys by topic: runs that people start note theirs, too."""
         values = self._instance.daemon_cursor_storage.get_cursor_values({self._name})
-        found: dict[str, list[str]] = json.loads(values.get(self._name) or "{}")
-        return found
+        return FAILED_WINDOWS.recalled(_Failed, values.get(self._name)).topics
 
     def copied_since(
         self, run_id: str, snapshot: ClusterSnapshot, report: WindowReport, count: Count

@@ -5,7 +5,6 @@ docs/transactions.md argues why windows stay a partition of the offsets then. Da
 value of a name here, so that storing it often lets no table grow.
 """
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,8 @@ from dagster._core.storage.runs import SqlRunStorage
 from dagster._core.storage.runs.schema import KeyValueStoreTable as Values
 
 from relay_pipelines.errors import UnsupportedError
+from relay_pipelines.formats import OPEN_WINDOW
+from relay_pipelines.json_codec import NOT_READABLE
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -44,6 +45,20 @@ class OpenWindow:
     copied: Copied | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An open window as it is stored.
+
+    Args:
+        destination: the id of the cluster.
+        plan: of the window, as the event log has it.
+    """
+
+    key: str
+    destination: str
+    plan: str
+
+
 class OpenWindowStore:
     """Where a run stores the open window of a lane, and finds what a killed one has left.
 
@@ -69,17 +84,20 @@ class OpenWindowStore:
         return found
 
     def _parse(self, snapshot: ClusterSnapshot, log: logging.Logger) -> OpenWindow | None:
-        fields = json.loads(self._last)
         try:
-            frozen = FrozenWindow.from_json(fields["key"], fields["plan"])
+            stored = OPEN_WINDOW.read(_Stored, self._last)
+            frozen = FrozenWindow.from_json(stored.key, stored.plan)
         except UnsupportedError as error:
             log.warning("the window that was open is not reported: %s", error)
             return None
+        except NOT_READABLE:
+            log.warning("the window that was open is not reported: %.80s is none", self._last)
+            return None
         destination_id = snapshot.at_destination.cluster_id
-        if fields["destination"] != destination_id:
+        if stored.destination != destination_id:
             log.warning(
                 "window %s, which was open, is not reported: it was copied to another cluster, %s",
-                *(frozen.key, fields["destination"]),
+                *(frozen.key, stored.destination),
             )
             return None
         copied = frozen.copied(_next_offsets(frozen, snapshot))
@@ -87,12 +105,8 @@ class OpenWindowStore:
 
     def write(self, window: OpenWindow) -> bool:
         """Store what is open; return whether no other run has stored anything since the last."""
-        fields = {
-            "key": window.frozen.key,
-            "destination": window.destination_id,
-            "plan": window.frozen.to_json(),
-        }
-        return self._replace(json.dumps(fields))
+        stored = _Stored(window.frozen.key, window.destination_id, window.frozen.to_json())
+        return self._replace(OPEN_WINDOW.text(stored))
 
     def clear(self) -> None:
         """Store that nothing is open: all of it is reported."""

@@ -118,10 +118,10 @@ def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
 def test_a_copy_refuses_a_checkpoint_of_another_version(mirror: Mirror) -> None:
     """The range fails at once, and nothing is copied."""
     key = checkpoint.key_of(mirror.name, mirror.at)
-    write(mirror.destination, home_of(mirror), [Record(key, b'{"version": 99}')])
+    write(mirror.destination, home_of(mirror), [Record(key, b'{"version": 103}')])
     outcome = mirror.try_copy(0, 10)
     assert (outcome.error_kind, outcome.records) == ("UnsupportedError", 0)
-    assert "was written by a newer relay_pipelines than this one" in outcome.error
+    assert "was written by relay_pipelines 1.3 or later; this is" in outcome.error
 
 
 @pytest.mark.parametrize("answer_bytes", [1 << 20, 4_000])

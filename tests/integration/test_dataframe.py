@@ -4,10 +4,10 @@ import json
 import random
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -30,7 +30,7 @@ from relay_pipelines.sides import Sides
 from relay_pipelines.window_frame import windows_as_frame
 from tests.copying import KEPT, Clusters, Mirror, write_transaction
 from tests.support import commands, independent
-from tests.support.data_source import Query, offset_ranges, offsets_in, planned, reading
+from tests.support.data_source import Query, offset_ranges, offsets_in, patiently, planned, reading
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -437,20 +437,6 @@ def streaming(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
     config = commands.configured(folder, {copied.name: section})
     named = {"config": str(config), "mirror": copied.name, "topic": copied.topic}
     return spark.readStream.format("relay").options(**named | options)
-
-
-T = TypeVar("T")
-
-
-def patiently(run: Callable[[], T]) -> T:
-    """Begin a query again where it was: Spark gives a source's Python only ten seconds to start."""
-    for _ in range(3):
-        try:
-            return run()
-        except PySparkException as error:
-            if "worker failed to connect back" not in str(error):
-                raise
-    return run()
 
 
 def test_every_column_is_read(spark: Any, shared: Mirror, tmp_path: Path) -> None:

@@ -251,12 +251,14 @@ class TestWhatIsForeign:
         said = "records in a-0 before the first copy, or where there is none: 1"
         assert (differences(world.audited()), notes(world.audited())) == ([], [said])
 
-    @pytest.mark.parametrize("value", [b"rubbish", b'{"version":99}'])
+    @pytest.mark.parametrize("value", [b"rubbish", b'{"version":103}'])
     def test_a_replay_whose_entry_nobody_can_read(self, world: World, value: bytes) -> None:
         """The window check of the mirror does without it; an audit names it."""
         put(world.copies, ledger_topic.TOPIC, encode(b"m.replay@r/a/0", value, 0))
         assert world.recount().problems == []
-        with pytest.raises(RelayError, match=r"is no ledger entry|by a newer relay_pipelines"):
+        with pytest.raises(
+            RelayError, match=r"is no ledger entry|by relay_pipelines 1\.3 or later"
+        ):
             world.audited()
 
 
@@ -439,8 +441,10 @@ def header(**changed: Any) -> Change:
         (header(destination_cluster_id="other"), "is about the cluster other, and the destination"),
         (header(mirror="x"), "is about the mirror 'x', not 'm'"),
         (header(kind="a letter"), "is no statement that this relay can read: it does not say"),
-        (header(version="2"), "its version is 2, not 1"),
-        (header(version=2), "was written by a newer relay_pipelines than"),
+        (header(version="2"), "it is incomplete"),
+        (header(version=1), "was written before relay_pipelines 1.0, by no release; mirror"),
+        (header(version=103), "was written by relay_pipelines 1.3 or later; this is"),
+        (header(more=1), "was written by a later relay_pipelines; this is"),
         (header(entries=2), "it is incomplete"),
         (header(entries=4), "it is incomplete"),
         (header(entries="3"), "it is incomplete"),

@@ -1,10 +1,11 @@
 """Reads topics of a mirror with the Spark data source, with Spark and without."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import InputPartition
 
 from relay_pipelines.dataframe.batch_reader import ranges_of
@@ -14,6 +15,19 @@ from relay_pipelines.dataframe.stream_reader import StreamReader
 from relay_pipelines.model import OffsetRange
 from tests.copying import Mirror
 from tests.support import commands
+
+T = TypeVar("T")
+
+
+def patiently(run: Callable[[], T]) -> T:
+    """Begin a query again where it was: Spark gives a source's Python only ten seconds to start."""
+    for _ in range(3):
+        try:
+            return run()
+        except PySparkException as error:
+            if "worker failed to connect back" not in str(error):
+                raise
+    return run()
 
 
 def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:

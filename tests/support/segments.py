@@ -77,6 +77,11 @@ def log_of(folder: Path, at: TopicPartition) -> Path:
     return segment
 
 
+def batches(folder: Path, at: TopicPartition) -> Iterator[LogBatch]:
+    """Yield the batches of a topic-partition, in the data folder of a stopped cluster."""
+    return _batches(log_of(folder, at).read_bytes())
+
+
 def flip_bit(folder: Path, at: TopicPartition, value: bytes) -> None:
     """Change one bit of a record's value in the log of a cluster that is stopped."""
     segment = log_of(folder, at)

@@ -18,7 +18,10 @@ from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 
 CLUSTER = Cluster("one", ("127.0.0.1:1",))
-NEWER = "^the checkpoint folder of the query was written by a newer relay_pipelines than this one"
+NEWER = (
+    "^the checkpoint folder of the query was written by {}; this is .*; upgrade, or start another"
+)
+KEPT = {"id": "a", "begin": {"0": 1}, "next": {"0": 2}}
 FOREIGN = "^the checkpoint folder of the query has no offsets of a stream of the format relay"
 Offsets = dict[TopicPartition, int]
 
@@ -73,26 +76,31 @@ def test_what_a_checkpoint_of_a_stream_keeps() -> None:
     assert stream_offsets.StreamOffsets.from_json(json.loads(text)) == kept
     assert text == json.dumps(stream_offsets.StreamOffsets.from_json(json.loads(text)).as_json())
     begins, nexts = {"2": 0, "10": 1}, {"2": 5, "10": 1}
-    assert json.loads(text)["t"] == {"id": "a", "begin": begins, "next": nexts}
+    assert json.loads(text)["topics"]["t"] == {"id": "a", "begin": begins, "next": nexts}
+
+
+def kept(**topics: Any) -> dict[str, Any]:
+    return {"version": 100, "topics": topics}
 
 
 @pytest.mark.parametrize(
-    ("kept", "line"),
+    ("found", "line"),
     [
-        ({"version": 2, "topics": {}}, NEWER),
-        ({"t": {"id": "a", "begin": {"0": 1}, "next": {"0": 2}, "more": 1}}, NEWER),
-        ({"t": {"id": "a", "begin": {"0": 1}}}, FOREIGN),
-        ({"t": {"id": "a", "begin": {"0": 1}, "next": {"1": 2}}}, FOREIGN),
-        ({"t": {"id": "a", "begin": {"0": 1}, "next": {"0": "2"}}}, FOREIGN),
-        ({"t": {"id": "a", "begin": {"x": 1}, "next": {"x": 2}}}, FOREIGN),
+        ({"version": 103, "topics": {}}, NEWER.format("relay_pipelines 1.3 or later")),
+        (kept(t=KEPT | {"more": 1}), NEWER.format("a later relay_pipelines")),
+        (kept(t=KEPT) | {"more": 1}, NEWER.format("a later relay_pipelines")),
+        (kept(t={"id": "a", "begin": {"0": 1}}), FOREIGN),
+        (kept(t=KEPT | {"next": {"1": 2}}), FOREIGN),
+        (kept(t=KEPT | {"next": {"0": "2"}}), FOREIGN),
+        (kept(t=KEPT | {"begin": {"x": 1}, "next": {"x": 2}}), FOREIGN),
         ({"t": {"0": 17}}, FOREIGN),  # as Spark's own source for Kafka keeps them
         ([], FOREIGN),
     ],
 )
-def test_offsets_that_another_program_or_version_has_kept(kept: Any, line: str) -> None:
+def test_offsets_that_another_program_or_version_has_kept(found: Any, line: str) -> None:
     """One line says so; whatever they mean, the stream does not go on from them."""
     with pytest.raises(UnsupportedError, match=line):
-        stream_offsets.StreamOffsets.from_json(kept)
+        stream_offsets.StreamOffsets.from_json(found)
 
 
 @given(

@@ -1,6 +1,7 @@
 """The Dagster definitions of a relay.yaml: all names, without connecting to a cluster."""
 
 import gc
+import json
 import re
 import socket
 from collections import defaultdict
@@ -43,7 +44,11 @@ mirrors:
     destination: {bootstrap_servers: ["192.0.2.3:9092"]}
     topics: {allow: ["logs_.*"]}
 """
-CATALOG = '{"to-eu": ["big.one", "big-two", "gone"], "logs": ["logs_b", "logs_a"]}'
+SEEN = {"to-eu": ["big.one", "big-two", "gone"], "logs": ["logs_b", "logs_a"]}
+
+
+def catalog(mirrors: dict[str, list[str]]) -> str:
+    return json.dumps({"version": 100, "mirrors": mirrors})
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A relay.yaml of two mirrors with a catalog next to it."""
     monkeypatch.delenv("RELAY_CATALOG", raising=False)
     (tmp_path / "var" / "relay").mkdir(parents=True)
-    (tmp_path / "var" / "relay" / "topics.json").write_text(CATALOG)
+    (tmp_path / "var" / "relay" / "topics.json").write_text(catalog(SEEN))
     path = tmp_path / "relay.yaml"
     path.write_text(SAMPLE)
     return path
@@ -227,7 +232,8 @@ def test_destinations_that_are_refused_take_no_mirror_away(sample, seen, rename)
     dg.Definitions.validate_loadable(loaded)
     keys = loaded.get_repository_def().asset_graph.get_all_asset_keys()
     assert {dg.AssetKey(["to-eu", seen]), dg.AssetKey(["logs", "logs_a"])} <= keys
-    topics = '{"logs": ["logs_a", "logs_a.message_counts"]}'  # also a topic and a check of another
+    # also a topic and a check of another
+    topics = catalog({"logs": ["logs_a", "logs_a.message_counts"]})
     (sample.parent / "var" / "relay" / "topics.json").write_text(topics)
     dg.Definitions.validate_loadable(build(sample))
 

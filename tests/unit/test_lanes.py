@@ -158,9 +158,8 @@ class TestCatalog:
         assert catalog.learn("other", ["b"]) == ["b"]
         assert Catalog(catalog.path).topics("m") == ["a", "b", "z"]
         assert catalog.topics("other") == ["b"]
-        catalog.path.write_text('{"m": null, "other": ["b"]}')
-        assert catalog.learn("m", ["a"]) == ["a"]
-        assert json.loads(catalog.path.read_text()) == {"other": ["b"], "m": ["a"]}
+        known = {"m": ["a", "b", "z"], "other": ["b"]}
+        assert json.loads(catalog.path.read_text()) == {"version": 100, "mirrors": known}
         catalog.learn("n", ["seen", "a.b"])
         allow = [r"z", r"a\.b", ".*"]
         assert catalog.known("n", mirror(topics={"allow": allow})) == ["a.b", "seen", "z"]
@@ -169,7 +168,8 @@ class TestCatalog:
         "text",
         [
             *("", "{", "\x00\xff", "[]", "null", "5", '"m"'),
-            *('{"m": null}', '{"m": "abc"}', '{"m": {"a": 1}}'),
+            *(f'{{"version":100,"mirrors":{{"m":{odd}}}}}' for odd in ("null", '"abc"', '{"a":1}')),
+            '{"version":103,"mirrors":{"m":["b"]}}',
         ],
     )
     def test_a_corrupt_file_counts_as_missing(self, catalog, text):

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from relay_pipelines.errors import ConfigError, DestinationError, FencedError
-from relay_pipelines.json_codec import to_json
+from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import is_way_back
 from relay_pipelines.model import Acl, Checkpoint, Operation, Permission, TopicPartition
@@ -65,7 +65,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
         groups=("g",),
         way_back=WayBack("m.back@3", Fence(FenceBy.HAND), {"b": {0: 12}}, {"a": {0: 10}}),
     )
-    value = to_json(record, version=1).encode()
+    value = CHECKPOINTS.text(record).encode()
     key = checkpoint.Key("m", checkpoint.StateKind.MOVE)
     assert checkpoint.record_of(MoveRecord, key, value) == record
     assert (record.end_of(tp), record.end_of(TopicPartition("a", 1))) == (7, -1)

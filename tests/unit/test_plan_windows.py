@@ -148,12 +148,13 @@ class TestFrozenWindow:
         """A run reads what the planner froze; a change of the format needs a new version number."""
         assert FrozenWindow.from_json(FROZEN.key, FROZEN.to_json()) == FROZEN
         assert FROZEN.to_json() == (
-            '{"version":1,"upstream":"kafka-a","planned_at_ms":1700000000000,"size_bytes":12345,"topics":'
+            '{"version":100,"upstream":"kafka-a","planned_at_ms":1700000000000,"size_bytes":12345,'
+            '"topics":'
             '{"a.b":[[0,3,9,0],[1,0,0,0]],"idle":[[0,5,5,0]],'
             '"z":[[0,1099511627776,1099511627777,2]]}}'
         )
         # a newer version is refused: its offsets may mean something else
-        text = json.dumps(json.loads(FROZEN.to_json()) | {"version": 2})
+        text = json.dumps(json.loads(FROZEN.to_json()) | {"version": 103})
         with pytest.raises(UnsupportedError) as caught:
             FrozenWindow.from_json(KEY, text)
         version = importlib.metadata.version("relay_pipelines")

@@ -148,7 +148,10 @@ def test_keys_and_cursors():
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", "null", '{"lanes": {"main": {"more": 1}}}', '{"lanes": {"main": {"lag_at": "x"}}}'],
+    [
+        *("{", "[]", "null", '{"version":103}', '{"version":1}', '{"lanes":{}}'),
+        '{"version":100,"lanes":{"main":{"lag_at":"x"}},"denied":[],"line":""}',
+    ],
 )
 def test_a_cursor_that_cannot_be_read_is_an_empty_one(text):
     """It is only what was said already: a tick that fails would stop the mirror."""
