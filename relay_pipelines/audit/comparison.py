@@ -112,7 +112,7 @@ class Side:
     def __init__(
         self, fetches: Iterable[Sequence[FetchedSpan]], producer_id: int | None = None
     ) -> None:
-        self.records: Sequence[Any] = []
+        self.records: list[Any] = []
         self.contents: list[Content] = []
         """Of the records that are decoded and not yet taken, those from `at` on are left."""
         self.at = 0
@@ -149,15 +149,32 @@ class Side:
         while not self.left:
             if self._span is None:
                 return False
-            (self.records,) = records_in(self._span)
-            self.is_append_time = is_log_append_time(self._span)
-            self._advance()
-            self.contents = [
-                (record.timestamp, record.key, record.value, tuple(record.headers))
-                for record in self.records
-            ]
-            self.at = 0
+            self.records, self.contents, self.at, self.is_append_time = [], [], 0, False
+            self._decode()
         return True
+
+    def look(self, records: int, size_bytes: int) -> bool:
+        """Decode ahead until so many records, or bytes of values, are left; False at the end."""
+        del self.records[: self.at], self.contents[: self.at]
+        self.at = 0
+        ahead = sum(len(content[2] or b"") for content in self.contents)
+        while self._span is not None and self.left < records and ahead < size_bytes:
+            before = self.left
+            self._decode()
+            ahead += sum(len(content[2] or b"") for content in self.contents[before:])
+        return self._span is not None or self.left > records
+
+    def _decode(self) -> None:
+        """Decode the next part, after what is left."""
+        assert self._span is not None
+        (records,) = records_in(self._span)
+        self.is_append_time |= is_log_append_time(self._span)
+        self._advance()
+        self.records += records
+        self.contents += [
+            (record.timestamp, record.key, record.value, tuple(record.headers))
+            for record in records
+        ]
 
     def peek(self) -> Any:
         """Return the next record; None at the end."""
@@ -191,8 +208,8 @@ def compare(source: Side, destination: Side, chunk: ComparedChunk) -> Comparison
     comparison, left_out, may_leave_out = Comparison(chunk), 0, chunk.left_out
     at_once = _FILTERED_AT_ONCE if may_leave_out else _AT_ONCE
     while True:
-        if _are_same(source.batch, destination.batch):
-            comparison.untimed += _untimed(destination.batch)
+        if are_same(source.batch, destination.batch):
+            comparison.untimed += untimed(destination.batch)
             source.skip_batch()
             records = destination.skip_batch()
             comparison.records += records
@@ -201,7 +218,7 @@ def compare(source: Side, destination: Side, chunk: ComparedChunk) -> Comparison
         has_source, has_destination = source.fill(), destination.fill()
         if not has_source and not has_destination:
             break
-        same = _same_records(source, destination, at_once)
+        same = same_records(source, destination, at_once)
         comparison.records += same
         comparison.untimed += same if destination.is_append_time else 0
         if same:
@@ -223,7 +240,7 @@ def _offsets(header: BatchHeader) -> tuple[int, int]:
     return header.base_offset, header.last_offset + 1
 
 
-def _are_same(source: BatchRun | None, destination: BatchRun | None) -> bool:
+def are_same(source: BatchRun | None, destination: BatchRun | None) -> bool:
     """Whether two batches hold the same records, without decoding them.
 
     Offsets and timestamps of records are relative to their batch.
@@ -241,7 +258,8 @@ def _are_same(source: BatchRun | None, destination: BatchRun | None) -> bool:
     )
 
 
-def _untimed(batch: BatchRun | None) -> int:
+def untimed(batch: BatchRun | None) -> int:
+    """Return how many records of a batch have the time at which a broker got them."""
     return batch.first.records if batch is not None and batch.first.is_log_append_time else 0
 
 
@@ -255,9 +273,9 @@ def _are_timed_alike(source: BatchHeader, destination: BatchHeader) -> bool:
     )
 
 
-def _same_records(source: Side, destination: Side, most: int) -> int:
+def same_records(source: Side, destination: Side, most: int) -> int:
     """Take the decoded records that are the same on both sides, and return how many there are."""
-    count, first = min(source.left, destination.left, most), _first_field(destination)
+    count, first = min(source.left, destination.left, most), first_field(destination)
     one = source.contents[source.at : source.at + count]
     other = destination.contents[destination.at : destination.at + count]
     if first:
@@ -270,14 +288,14 @@ def _same_records(source: Side, destination: Side, most: int) -> int:
     return count
 
 
-def _first_field(destination: Side) -> int:
+def first_field(destination: Side) -> int:
     """Return 1, to leave the timestamps out, if the destination's brokers set their own."""
     return int(destination.is_append_time)
 
 
 def _difference(source: Side, destination: Side, *, filtered: bool) -> Difference:
     shown = show(source.peek(), destination.peek())
-    first = _first_field(destination)
+    first = first_field(destination)
     left = list(source.rest(first)), list(destination.rest(first))
     if not filtered:
         return Difference(what_differs(*left), *shown)

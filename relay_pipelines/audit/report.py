@@ -71,7 +71,7 @@ def audit_document(audit: Audit) -> Document:
         "seed": audit.request.seed,
         "strict": audit.request.strict,
         "seconds": round(audit.seconds, 3),
-        **_verdict(audit.verdict),
+        **verdict_document(audit.verdict),
         "topic_partitions": [
             _audited(partition_audit) for partition_audit in audit.partitions.values()
         ],
@@ -83,12 +83,13 @@ def statement_document(audit: StatementAudit) -> Document:
     return {
         "mirror": audit.statement.mirror,
         "made_at": audit.statement.made_at,
-        **_verdict(audit.verdict),
+        **verdict_document(audit.verdict),
         "findings": [each.document for each in audit.findings],
     }
 
 
-def _verdict(found: Verdict) -> Document:
+def verdict_document(found: Verdict) -> Document:
+    """Return a verdict, and the numbers that it rests on."""
     seen = found.tally
     return {
         "verdict": str(found.state),
@@ -116,7 +117,7 @@ def _audited(partition_audit: PartitionAudit) -> Document:
         "start": partition_audit.coverage.range.start,
         "end": partition_audit.coverage.range.end,
         "destination": partition_audit.destination and str(partition_audit.destination),
-        **_verdict(partition_audit.verdict),
+        **verdict_document(partition_audit.verdict),
         "offsets": dict(partition_audit.coverage.counts),
         "ledger": {
             "entries": len(partition_audit.chain.records),

@@ -1,6 +1,7 @@
 """The Spark jobs of an audit: each reads a group of parts in one task, several run at once.
 
-`read` runs on the driver, `_do_group` in a task.
+`read` runs on the driver, `_do_group` in a task. A comparison without a ledger runs the same jobs,
+with parts and results of its own.
 """
 
 from __future__ import annotations
@@ -8,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from relay_pipelines.audit.audit import Audit
 from relay_pipelines.audit.chunks import AuditJob, compare_chunks
 from relay_pipelines.audit.claims import RecountPart
 from relay_pipelines.audit.comparison import ComparedChunk, Comparison
@@ -33,14 +33,66 @@ _LOOK_SECONDS = 0.5
 _WITHOUT_SPARK_BYTES = 64 << 20  # less is read before Spark has started
 
 Work = ComparedChunk | RecountPart
-
-
 Results = list[Comparison | DestinationCount]
 """What a task found."""
-_RESULTS = TypeAdapter(Results)
 
 
-def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[int, None, None]:
+P = TypeVar("P", bound="Part")
+
+
+class Part(Protocol):
+    """What is to be read, or was found in it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much was to be read."""
+
+
+class Reading(Protocol):
+    """What an audit, or a comparison, asks its tasks for."""
+
+    job: Any
+    """What all tasks share."""
+
+    @property
+    def work(self) -> Sequence[Any]:
+        """The parts to read, in order."""
+
+    def add(self, results: Sequence[Any]) -> None:
+        """Take the results of a task."""
+
+
+class Tasks(NamedTuple):
+    """What a task does, as functions of modules, which tasks import.
+
+    Args:
+        do: reads a group of parts in this process, and returns what it found.
+        results: returns what writes that as JSON, and reads it.
+    """
+
+    do: Callable[[Any, Sequence[Any]], Sequence[Any]]
+    results: Callable[[], TypeAdapter[Any]]
+
+
+def do_group(job: AuditJob, group: Sequence[Work]) -> Results:
+    """Compare and count in this process."""
+    clock = SystemClock()
+    chunks = [part for part in group if isinstance(part, ComparedChunk)]
+    parts = [part for part in group if isinstance(part, RecountPart)]
+    return [*compare_chunks(job, chunks, clock), *count_in_task(job, parts, clock)]
+
+
+@cache
+def _results() -> TypeAdapter[Any]:
+    return TypeAdapter(Results)
+
+
+AUDIT = Tasks(do_group, _results)
+
+
+def read(
+    audit: Reading, session: Callable[[], Any], tag: str, tasks: Tasks = AUDIT
+) -> Generator[int, None, None]:
     """Read what an audit has to read; yield the bytes of what the audit has taken, task by task.
 
     Args:
@@ -52,11 +104,11 @@ def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[int, N
         RelayError: a Spark job failed.
     """
     job, parts = audit.job, audit.work
-    results: Generator[Results, None, None]
+    results: Generator[Sequence[Any], None, None]
     if sum(part.size_bytes for part in parts) < _WITHOUT_SPARK_BYTES:
-        results = (do_group(job, group) for group in groups_of(parts, _LEAST_BYTES))
+        results = (tasks.do(job, group) for group in groups_of(parts, _LEAST_BYTES))
     else:
-        results = in_spark(session(), job, parts, tag)
+        results = in_spark(session(), job, parts, tag, tasks)
     with closing(results):
         for result in results:
             audit.add(result)
@@ -64,15 +116,15 @@ def read(audit: Audit, session: Callable[[], Any], tag: str) -> Generator[int, N
 
 
 def in_spark(
-    session: Any, job: AuditJob, parts: Sequence[Work], tag: str
-) -> Generator[Results, None, None]:
+    session: Any, job: Any, parts: Sequence[Any], tag: str, tasks: Tasks = AUDIT
+) -> Generator[Sequence[Any], None, None]:
     """Yield what each task finds, as soon as it does; `tag` is as of `read`."""
     now, most = spark_session.slots(session)
     slots = most or max(now, FEW_TASKS)
     total = sum(each.size_bytes for each in parts)
     groups = groups_of(parts, max(_LEAST_BYTES, total // (_GROUPS_PER_SLOT * slots)))
     pool = ThreadPoolExecutor(min(slots, max(1, len(groups))), tag)
-    running = [pool.submit(_submit, session, job, group, tag) for group in groups]
+    running = [pool.submit(_submit, session, job, group, tag, tasks) for group in groups]
     try:
         waiting = set(running)
         while waiting:
@@ -87,20 +139,12 @@ def in_spark(
             spark_job.cancel(session, tag)
 
 
-def do_group(job: AuditJob, group: Sequence[Work]) -> Results:
-    """Compare and count in this process."""
-    clock = SystemClock()
-    chunks = [part for part in group if isinstance(part, ComparedChunk)]
-    parts = [part for part in group if isinstance(part, RecountPart)]
-    return [*compare_chunks(job, chunks, clock), *count_in_task(job, parts, clock)]
-
-
-def groups_of(parts: Iterable[Work], size_bytes: int) -> list[list[Work]]:
+def groups_of(parts: Iterable[P], size_bytes: int) -> list[list[P]]:
     """Split work, in order, into groups of about this size and of not too many items.
 
     One item may be larger.
     """
-    groups: list[list[Work]] = []
+    groups: list[list[P]] = []
     room = 0
     for part in parts:
         if not groups or part.size_bytes > room or len(groups[-1]) >= _MOST_ITEMS:
@@ -111,17 +155,24 @@ def groups_of(parts: Iterable[Work], size_bytes: int) -> list[list[Work]]:
     return groups
 
 
-def _submit(session: Any, job: AuditJob, group: list[Work], tag: str) -> Results:
+def _submit(session: Any, job: Any, group: list[Any], tag: str, tasks: Tasks) -> Sequence[Any]:
     def frame() -> Any:
         one_task = spark_job.uncompiled(session).range(0, 1, 1, 1)
-        return one_task.mapInArrow(partial(_do_group, job, group), spark_job.outcome_schema())
+        return one_task.mapInArrow(
+            partial(_do_group, job, group, *tasks), spark_job.outcome_schema()
+        )
 
     (text,) = spark_job.texts(session, frame, tag)
-    return _RESULTS.validate_json(text)
+    found: Sequence[Any] = tasks.results().validate_json(text)
+    return found
 
 
 def _do_group(
-    job: AuditJob, group: list[Work], ids: Iterator[pa.RecordBatch]
+    job: Any,
+    group: list[Any],
+    do: Callable[[Any, Sequence[Any]], Sequence[Any]],
+    results: Callable[[], TypeAdapter[Any]],
+    ids: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     for _ in ids:
-        yield spark_job.text_row(_RESULTS.dump_json(do_group(job, group)).decode())
+        yield spark_job.text_row(results().dump_json(do(job, group)).decode())

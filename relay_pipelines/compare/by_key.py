@@ -1,0 +1,318 @@
+"""Compares all partitions of a topic key by key, or as a multiset. Nothing in it needs Spark.
+
+Records become rows of bytes that sort by key, side and order. Whoever sorts them, in memory or in
+Spark's shuffle, gives them back group by group; no more than one group is in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import groupby
+from struct import Struct
+from typing import Any, NamedTuple
+
+from relay_pipelines.audit.comparison import Side
+from relay_pipelines.compare.alignment import (
+    FIELDS,
+    HEADERS,
+    KEY,
+    TIMESTAMP,
+    VALUE,
+    Alignment,
+    align,
+    by,
+    changed_fields,
+    common,
+)
+from relay_pipelines.compare.in_order import digest, fetches
+from relay_pipelines.compare.pairs import (
+    BEYOND_THE_END,
+    CHANGED,
+    DUPLICATED,
+    EXTRA,
+    MANY_OF_ONE_KEY,
+    MISSING,
+    OUT_OF_ORDER,
+    TRIMMED_AT_DESTINATION,
+    TRIMMED_AT_SOURCE,
+    Align,
+    Found,
+    Log,
+    Pair,
+)
+from relay_pipelines.copy.throttle import Throttle
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.client import ClusterClient
+
+GROUP_BYTES = 16
+_PLACE = Struct(">BIq")  # side, partition, offset: they sort as they are numbered
+_CONTENT = Struct(">qB16s")  # timestamp, flags, digest of the value
+_NO_KEY, _TOMBSTONE, _APPEND_TIME = 1, 2, 4
+_NOTHING = bytes(16)
+_MOST_ROWS = 1 << 18  # of a group
+_MOST_MISSING = 1 << 16  # of which the offsets are kept
+_ALL = range(len(FIELDS))
+_TIMELESS = range(KEY, len(FIELDS))
+
+
+class Row(NamedTuple):
+    """A record; the first fields are those of `Content`, with digests for key and value."""
+
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, str], ...]
+    side: int
+    partition: int
+    offset: int
+    is_append_time: bool
+
+
+def rows(
+    clients: tuple[ClusterClient, ClusterClient],
+    pair: Pair,
+    side: int,
+    log: Log,
+    throttle: Throttle | None,
+) -> Iterator[bytes]:
+    """Yield the records of a log as rows.
+
+    Raises:
+        RelayError: the cluster does not answer, or refuses; or retention deletes what is read.
+    """
+    by_key, partition = pair.align is Align.KEY, log.topic_partition.partition
+    with closing(fetches(clients[side], log.range, throttle)) as lists:
+        records = Side(lists)
+        while records.fill():
+            flag = _APPEND_TIME if records.is_append_time else 0
+            for record, content in zip(records.records, records.contents, strict=True):
+                if pair.has(record.timestamp):
+                    place = _PLACE.pack(side, partition, record.offset)
+                    yield _group(content, by_key=by_key) + place + _packed(content, flag)
+            records.at = len(records.contents)
+
+
+def _group(content: Sequence[Any], *, by_key: bool) -> bytes:
+    if by_key and content[KEY] is not None:
+        return digest(content, (KEY,))
+    return digest(content, (KEY, VALUE, HEADERS))
+
+
+def _packed(content: Sequence[Any], flags: int) -> bytes:
+    timestamp, key, value, headers = content
+    flags |= (_NO_KEY if key is None else 0) | (_TOMBSTONE if value is None else 0)
+    made = _NOTHING if value is None else digest(content, (VALUE,))
+    packed = _CONTENT.pack(timestamp, flags, made)
+    if headers:
+        named = [(name, digest(header, (1,)).hex()) for header in headers for name in header[:1]]
+        packed += json.dumps(named).encode()
+    return packed
+
+
+def _unpacked(row: bytes) -> Row:
+    side, partition, offset = _PLACE.unpack_from(row, GROUP_BYTES)
+    at = GROUP_BYTES + _PLACE.size
+    timestamp, flags, value = _CONTENT.unpack_from(row, at)
+    named = row[at + _CONTENT.size :]
+    return Row(
+        timestamp,
+        None if flags & _NO_KEY else row[:GROUP_BYTES],
+        None if flags & _TOMBSTONE else value,
+        tuple((name, made) for name, made in json.loads(named)) if named else (),
+        side,
+        partition,
+        offset,
+        bool(flags & _APPEND_TIME),
+    )
+
+
+@dataclass(slots=True)
+class KeysFound:
+    """What was found in some of the groups of a topic.
+
+    Args:
+        found: all but what is missing at the destination, as far as its offsets are kept.
+        last: the last offset of each source partition that is the same at the destination.
+        missing: partition and offset of source records that are not at the destination.
+    """
+
+    found: Found
+    last: dict[int, int] = field(default_factory=dict)
+    missing: list[tuple[int, int]] = field(default_factory=list)
+
+
+class ByKey:
+    """Compares groups, one after the other."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.result = KeysFound(Found(pair))
+        self._found = self.result.found
+        self._pair = pair
+        self._trimmed = [
+            any(log.is_trimmed for log in logs) for logs in (pair.sources, pair.destinations)
+        ]
+        self._topics = [logs[0].topic_partition.topic for logs in (pair.sources, pair.destinations)]
+
+    def compare(self, sorted_rows: Iterable[bytes]) -> KeysFound:
+        """Compare all groups of rows, which come sorted."""
+        for _, group in groupby(sorted_rows, key=lambda row: row[:GROUP_BYTES]):
+            self._compare(group)
+        return self.result
+
+    def _compare(self, group: Iterable[bytes]) -> None:
+        sides: tuple[list[Row], list[Row]] = [], []
+        counts = [0, 0]
+        for packed in group:
+            side = packed[GROUP_BYTES]
+            counts[side] += 1
+            if len(sides[side]) < _MOST_ROWS:
+                sides[side].append(_unpacked(packed))
+        if max(counts) > _MOST_ROWS:
+            self._count_only(sides, counts)
+            return
+        self._judge(*sides)
+
+    def _count_only(self, sides: tuple[list[Row], list[Row]], counts: list[int]) -> None:
+        source, destination = counts
+        self._found.not_compared[MANY_OF_ONE_KEY] += min(counts)
+        self._found.bounded = True
+        kind, first = (MISSING, sides[0]) if source > destination else (EXTRA, sides[1])
+        if source != destination:
+            place = self._place(first[0])
+            at, there = (place, None) if kind is MISSING else (None, place)
+            self._found.note(kind, at, there, abs(source - destination))
+
+    def _judge(self, source: list[Row], destination: list[Row]) -> None:
+        timed = not any(row.is_append_time for row in destination)
+        fields = _ALL if timed else _TIMELESS
+        is_ordered = self._is_ordered(source) and self._is_ordered(destination)
+        pairs = (
+            common([by(row, fields) for row in source], [by(row, fields) for row in destination])
+            if is_ordered
+            else []
+        )
+        found = align(source, destination, fields, pairs)
+        if not is_ordered:
+            found.same, found.moved = found.moved, []
+        self._take(found, source, destination, fields)
+
+    def _is_ordered(self, some: list[Row]) -> bool:
+        one = len({row.partition for row in some}) <= 1
+        return one and self._pair.align is Align.KEY and not (some and some[0].key is None)
+
+    def _take(
+        self, found: Alignment, source: list[Row], destination: list[Row], fields: Sequence[int]
+    ) -> None:
+        total = self._found
+        for one, other in found.same:
+            total.same += 1
+            total.untimed += TIMESTAMP not in fields
+            self._matched(source[one], destination[other])
+        for one, other in found.moved:
+            total.note(OUT_OF_ORDER, self._place(source[one]), self._place(destination[other]))
+        for one, other in found.changed:
+            self._matched(source[one], destination[other])
+            names, added = changed_fields(source[one], destination[other], fields)
+            total.note(CHANGED, self._place(source[one]), self._place(destination[other]))
+            total.changed[names] += 1
+            if added:
+                total.added[added] += 1
+        firsts = [min((pair[side] for pair in found.same), default=None) for side in (0, 1)]
+        self._take_missing(found.missing, source, destination, firsts[0])
+        self._take_extra(found.extra, source, destination, firsts[1], fields)
+
+    def _matched(self, one: Row, other: Row) -> None:
+        last = self.result.last
+        last[one.partition] = max(one.offset, last.get(one.partition, -1))
+        if len(self._pair.sources) == 1:
+            self._found.map(one.offset, other.offset, 1)
+
+    def _take_missing(
+        self, missing: list[int], source: list[Row], destination: list[Row], first: int | None
+    ) -> None:
+        ends = not destination and source and source[-1].value is None
+        for index in missing:
+            is_before = first is None or index < first
+            if self._pair.compacts[1] and (ends or (first is not None and index < first)):
+                self._found.superseded += 1
+            elif self._trimmed[1] and is_before:
+                self._found.not_compared[TRIMMED_AT_DESTINATION] += 1
+            elif len(self.result.missing) < _MOST_MISSING:
+                self.result.missing.append((source[index].partition, source[index].offset))
+            else:
+                self._found.bounded = True
+                self._found.note(MISSING, self._place(source[index]), None)
+
+    def _take_extra(
+        self,
+        extra: list[int],
+        source: list[Row],
+        destination: list[Row],
+        first: int | None,
+        fields: Sequence[int],
+    ) -> None:
+        originals = {by(row, fields): row for row in reversed(source)} if extra else {}
+        ends = destination and destination[-1].value is None
+        for index in extra:
+            row = destination[index]
+            original = originals.get(by(row, fields))
+            is_before = first is None or index < first
+            if original is not None:
+                self._found.note(DUPLICATED, self._place(original), self._place(row))
+            elif self._pair.compacts[0] and is_before and (source or ends):
+                self._found.superseded += 1
+            elif self._trimmed[0] and is_before:
+                self._found.not_compared[TRIMMED_AT_SOURCE] += 1
+            else:
+                self._found.note(EXTRA, None, self._place(row))
+
+    def _place(self, row: Row) -> tuple[TopicPartition, int]:
+        return TopicPartition(self._topics[row.side], row.partition), row.offset
+
+
+def merged(parts: Sequence[KeysFound]) -> Found:
+    """Return what was found in all groups of a topic."""
+    found = parts[0].found
+    last = dict(parts[0].last)
+    for part in parts[1:]:
+        _add(found, part.found)
+        for partition, offset in part.last.items():
+            last[partition] = max(offset, last.get(partition, -1))
+    is_behind = not found.numbers[EXTRA]
+    topic = found.pair.sources[0].topic_partition.topic
+    for partition, offset in sorted(place for part in parts for place in part.missing):
+        if is_behind and offset > last.get(partition, -1):
+            found.not_compared[BEYOND_THE_END] += 1
+        else:
+            found.note(MISSING, (TopicPartition(topic, partition), offset), None)
+    found.runs.sort()
+    return found
+
+
+def _add(found: Found, more: Found) -> None:
+    for name in ("same", "untimed", "superseded"):
+        setattr(found, name, getattr(found, name) + getattr(more, name))
+    for name in ("numbers", "changed", "added", "not_compared"):
+        getattr(found, name).update(getattr(more, name))
+    found.bounded |= more.bounded
+    found.runs += more.runs
+    for kind, example in more.first.items():
+        known = found.first.setdefault(kind, example)
+        if (example.source or example.destination) < (known.source or known.destination):  # type: ignore[operator]  # one side is there
+            found.first[kind] = example
+
+
+def compare_here(
+    clients: tuple[ClusterClient, ClusterClient], pair: Pair, throttle: Throttle | None
+) -> Found:
+    """Compare a small topic in this process, which sorts its rows in memory.
+
+    Raises:
+        RelayError: as `rows`.
+    """
+    logs = [(side, log) for side in (0, 1) for log in (pair.sources, pair.destinations)[side]]
+    all_rows = [row for side, log in logs for row in rows(clients, pair, side, log, throttle)]
+    return merged([ByKey(pair).compare(sorted(all_rows))])

@@ -1,0 +1,121 @@
+"""The command `compare`: do two clusters hold the same, whoever has copied it?"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+from relay_pipelines.audit.report import difference_table
+from relay_pipelines.audit.verdict import State
+from relay_pipelines.compare.comparing import read
+from relay_pipelines.compare.report import compare_document, compare_table, group_table
+from relay_pipelines.compare.request import CompareRequest
+from relay_pipelines.compare.result import Compared
+from relay_pipelines.compare.selection import begin
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.finding import Severity
+from relay_pipelines.invocation import Invocation, require_writable, the_mirror
+from relay_pipelines.output import messages
+from relay_pipelines.output.formatting import plural, stderr, stdout
+from relay_pipelines.output.progress import bytes_progress
+from relay_pipelines.output.tables import show
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.session import Session
+from relay_pipelines.settings import Settings
+from relay_pipelines.settings.validation_errors import in_section
+from relay_pipelines.sides import Sides
+
+_SHOWN = 10
+
+
+def run(
+    invocation: Invocation,
+    mirror: str | None,
+    request: CompareRequest,
+    *,
+    html: Path | None = None,
+    as_json: bool,
+) -> int:
+    """Compare two clusters, and return the exit code.
+
+    Args:
+        mirror: of relay.yaml; None for its only one, or for clusters that the request names.
+        html: where a page is written, too.
+    """
+    if html is not None:
+        require_writable("--html", html)
+    settings = settings_of(invocation, request, mirror)
+    sides = the_mirror(settings, mirror, "a comparison is of")
+    advice = "run again, or compare less with --from"
+    with invocation.session(settings, advice, "compare") as session, invocation.reporting_errors():
+        compared = _compare(sides, session, request)
+        _report(invocation, compared, as_json=as_json)
+        if html is not None:
+            _write_page(html, compared)
+    return invocation.exit_code
+
+
+def settings_of(
+    invocation: Invocation, request: CompareRequest, mirror: str | None = None
+) -> Settings:
+    """Return relay.yaml, or what stands for it if the request names the clusters.
+
+    Raises:
+        ConfigError: relay.yaml, or a name, is wrong.
+    """
+    if request.settings is None:
+        return invocation.settings()
+    if mirror is not None:
+        raise ConfigError(
+            "a mirror and two clusters are named", remedy="leave out --mirror or --source"
+        )
+    return in_section(Settings, request.settings, Path(), "write the servers as host:port")
+
+
+def _compare(sides: Sides, session: Session, request: CompareRequest) -> Compared:
+    began = sides.clock.monotonic()
+    compared = begin(sides, request)
+    total = sum(pair.size_bytes for pair in compared.pairs)
+    results = read(compared, session, f"relay-compare-{uuid.uuid4().hex[:12]}")
+    what = plural(len(compared.pairs), "comparison")
+    reading = bytes_progress(f"{sides.name}: read", total, what, stderr())
+    with reading as advance, closing(results):
+        for size_bytes in results:
+            advance(size_bytes)
+    compared.seconds = sides.clock.monotonic() - began
+    return compared
+
+
+def _report(invocation: Invocation, compared: Compared, *, as_json: bool) -> None:
+    verdict = compared.verdict
+    invocation.raise_exit_code(compared.exit_code)
+    for finding in compared.findings:
+        if finding.severity in {Severity.DIFFERENCE, Severity.ERROR}:
+            messages.error(f"{compared.name}: {finding}")
+    if as_json:
+        messages.document(compare_document(compared))
+        return
+    console = stdout()
+    show(console, compare_table(compared))
+    if (groups := group_table(compared)) is not None:
+        show(console, groups)
+    for finding in compared.findings:
+        if finding.severity in {Severity.OK, Severity.WARNING}:
+            console.print(f"{compared.name}: {finding}", soft_wrap=True)
+    shown = [(found, each) for found in compared.found for each in found.first.values()]
+    for found, example in shown[:_SHOWN]:
+        if example.shown is not None:
+            show(console, difference_table(f"{found.pair.where}: {example}", example.shown))
+    say = messages.error if verdict.state is not State.AGREES else messages.line
+    say(f"{compared.name}: {verdict}")
+
+
+def _write_page(path: Path, compared: Compared) -> None:
+    from relay_pipelines.compare import page  # jinja2 is slow to import
+
+    try:
+        path.write_text(page.page(compared, SystemClock().now_ms()), encoding="utf-8")
+    except OSError as error:
+        what = f"--html: {path} cannot be written: {error.strerror}"
+        raise RelayError(what, remedy="name another file") from error

@@ -1,0 +1,116 @@
+"""What groups have committed on both sides, as they say, or as MirrorMaker 2's checkpoints do.
+
+A checkpoint's key is group, topic and partition; its value is a version, the source's offset, the
+destination's, and a text (KIP-382, `Checkpoint.java`).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+
+from relay_pipelines.audit.comparison import Side
+from relay_pipelines.compare.in_order import fetches
+from relay_pipelines.compare.pairs import Commit
+from relay_pipelines.compare.request import CompareRequest
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.plan.topic_selection import Target
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.groups import consumer_groups, settled_commits
+
+_LENGTH, _PARTITION = struct.Struct(">h"), struct.Struct(">i")
+_OFFSETS = struct.Struct(">hqq")
+ITSELF = "itself"
+
+Commits = dict[TopicPartition, list[Commit]]
+"""By source topic-partition."""
+
+
+def commits_of(
+    source: ClusterClient,
+    destination: ClusterClient,
+    request: CompareRequest,
+    wanted: Mapping[str, Target],
+) -> Commits:
+    """Return what is to be judged.
+
+    Raises:
+        ConfigError: no group matches, or the topic of checkpoints is none.
+        RelayError: a cluster does not answer, or refuses.
+    """
+    found: Commits = defaultdict(list)
+    if request.groups:
+        for tp, commit in _of_groups(source, destination, request.groups, wanted):
+            found[tp].append(commit)
+    if request.checkpoints:
+        for (group, tp), offsets in _checkpoints(destination, request.checkpoints).items():
+            if tp.topic in wanted:
+                found[tp].append(Commit(group, *offsets, request.checkpoints))
+    return found
+
+
+def _of_groups(
+    source: ClusterClient, destination: ClusterClient, pattern: str, wanted: Mapping[str, Target]
+) -> list[tuple[TopicPartition, Commit]]:
+    names = [
+        name
+        for name in source.retry(partial(consumer_groups, source))
+        if re.fullmatch(pattern, name)
+    ]
+    if not names:
+        raise ConfigError(f"no group of {source.cluster} matches {pattern!r}")
+    here, failed = settled_commits(source, names)
+    there, failed_there = settled_commits(destination, names)
+    for error in (failed | failed_there).values():
+        raise error
+    found = []
+    for group, commits in here.items():
+        for tp, commit in commits.items():
+            if tp.topic in wanted:
+                copy = there.get(group, {}).get(wanted[tp.topic].of(tp))
+                place = -1 if copy is None else copy.offset
+                found.append((tp, Commit(group, commit.offset, place, ITSELF)))
+    return found
+
+
+def _checkpoints(
+    client: ClusterClient, topic: str
+) -> dict[tuple[str, TopicPartition], tuple[int, int]]:
+    """Return source and destination offset of the newest checkpoint of each group."""
+    if not client.has_topic(topic):
+        raise ConfigError(f"{client.cluster} has no topic {topic!r}")
+    found = {}
+    for tp in client.topic(topic).topic_partitions:
+        low = client.list_offsets([tp], EARLIEST, READ_COMMITTED)[tp]
+        end = client.list_offsets([tp], LATEST, READ_COMMITTED)[tp]
+        with closing(fetches(client, OffsetRange(tp, low, end), None)) as lists:
+            records = Side(lists)
+            while records.fill():
+                for _, key, value, _ in records.contents[records.at :]:
+                    try:
+                        place = _key(key or b"")
+                        offsets = _OFFSETS.unpack_from(value or b"")[1:]
+                    except (struct.error, UnicodeDecodeError, IndexError) as error:
+                        raise ConfigError(
+                            f"{topic} of {client.cluster} has a record that is no checkpoint of"
+                            f" MirrorMaker 2: {error}",
+                            remedy="name a topic like source.checkpoints.internal",
+                        ) from None
+                    found[place] = offsets
+                records.at = len(records.contents)
+    return found
+
+
+def _key(data: bytes) -> tuple[str, TopicPartition]:
+    texts, at = [], 0
+    for _ in range(2):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        texts.append(data[at : at + length].decode())
+        at += length
+    return texts[0], TopicPartition(texts[1], *_PARTITION.unpack_from(data, at))

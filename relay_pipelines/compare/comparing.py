@@ -1,0 +1,103 @@
+"""Compares two clusters: what the command, the Python API and a check call. On the driver."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from relay_pipelines.audit import spark_job
+from relay_pipelines.audit.comparison import Difference, show
+from relay_pipelines.compare.in_order import record_at
+from relay_pipelines.compare.pairs import Example, Found
+from relay_pipelines.compare.request import CompareRequest
+from relay_pipelines.compare.result import Compared
+from relay_pipelines.compare.selection import begin
+from relay_pipelines.compare.tasks import COMPARE, Clients, clients_of, compare_group, compare_keys
+from relay_pipelines.errors import RelayError
+from relay_pipelines.finding import Finding, Kind, Severity
+from relay_pipelines.sides import Sides
+
+_SHOWN = 50  # topic-partitions of which differences are shown
+
+
+def compare(sides: Sides, request: CompareRequest, session: Callable[[], Any]) -> Compared:
+    """Compare two clusters; writes nothing to them.
+
+    Args:
+        session: returns the Spark session; called only if there is much to read.
+
+    Raises:
+        ConfigError: no topic is named, or both sides are the same.
+        RelayError: a cluster does not answer, or refuses.
+    """
+    began = sides.clock.monotonic()
+    compared = begin(sides, request)
+    for _ in read(compared, session, f"relay-compare-{uuid.uuid4().hex[:12]}"):
+        pass
+    compared.seconds = sides.clock.monotonic() - began
+    return compared
+
+
+def read(compared: Compared, session: Callable[[], Any], tag: str) -> Generator[int, None, None]:
+    """Read what is to be compared; yield the bytes of what was, task by task.
+
+    Args:
+        session, tag: as of `spark_job.read`.
+
+    Raises:
+        RelayError: a Spark job failed.
+    """
+    job = compared.job
+    if job.max_bytes_per_second:  # one after the other, so that one place knows the rate
+        for pair in compared.work:
+            compared.add(compare_group(job, [pair]))
+            yield pair.size_bytes
+    else:
+        yield from spark_job.read(compared, session, tag, COMPARE)
+    for pair in compared.pairs:
+        if pair.is_shuffled:
+            try:
+                compared.add([compare_keys(session(), job, pair, tag)])
+            except RelayError as error:
+                compared.add([Found(pair, error=str(error))])
+            yield pair.size_bytes
+    with clients_of(job) as clients:
+        _find_replaced(clients, compared)
+        differing = (found for found in compared.found if found.first)
+        for found in islice(differing, _SHOWN):
+            for kind, example in found.first.items():
+                found.first[kind] = _shown(clients, found, kind, example)
+
+
+def _find_replaced(clients: Clients, compared: Compared) -> None:
+    """Note topics that were deleted, or created again, while they were read."""
+    for client, known in zip(clients, compared.topic_ids, strict=True):
+        topics = client.retry(partial(client.metadata, [*known])).topics
+        for name, topic_id in known.items():
+            if topic_id != topics[name].topic_id or topics[name].error_code:
+                what = f"the topic was deleted on {client.cluster}, or created again, meanwhile"
+                remedy = "compare again"
+                finding = Finding(Kind.UNREADABLE, name, Severity.ERROR, what, remedy)
+                compared.unpaired.append(finding)
+
+
+def _shown(clients: Clients, found: Found, kind: str, example: Example) -> Example:
+    """Return an example with the records of both sides, as far as they are there."""
+    records = []
+    for client, place, logs in (
+        (clients[0], example.source, found.pair.sources),
+        (clients[1], example.destination, found.pair.destinations),
+    ):
+        record = None
+        if place is not None:
+            end = next(log.end for log in logs if log.topic_partition == place[0])
+            try:
+                record = record_at(client, *place, end)
+            except RelayError:  # such as records that retention has just deleted
+                return example
+        records.append(record)
+    return replace(example, shown=Difference(kind, *show(*records)))

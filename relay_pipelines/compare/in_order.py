@@ -1,0 +1,519 @@
+"""Compares two topic-partitions in order, from the first difference to the next. Runs in a task.
+
+Equal batches are compared as bytes. Where the sides differ, a window of decoded records on each
+side is aligned; what has no partner in it waits, as a digest, for one that comes later. Windows and
+digests are bounded, whatever the topic.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
+
+from relay_pipelines.audit.comparison import Side, are_same, first_field, same_records, untimed
+from relay_pipelines.compare.alignment import (
+    FIELDS,
+    HEADERS,
+    TIMESTAMP,
+    Alignment,
+    align,
+    anchors,
+    by,
+    changed_fields,
+)
+from relay_pipelines.compare.pairs import (
+    BEYOND_THE_END,
+    CHANGED,
+    DUPLICATED,
+    EXTRA,
+    MISSING,
+    OUT_OF_ORDER,
+    TRIMMED_AT_DESTINATION,
+    TRIMMED_AT_SOURCE,
+    Commit,
+    Found,
+    JudgedCommit,
+    Log,
+    Pair,
+)
+from relay_pipelines.copy.columns import records_in
+from relay_pipelines.copy.throttle import Throttle
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.reader import FetchedSpan, read
+
+_WINDOWS = (64, 512, 4_096)
+_WINDOW_BYTES = 16 << 20
+_AT_ONCE = 1 << 20
+_MOST_WAITING = 1 << 19
+_FAR_RECORDS = 1 << 17  # from where the time index leads
+_FAR_LOOKS = 16
+
+Fetches = Generator[list[FetchedSpan], None, None]
+Content = Sequence[Any]
+
+
+def fetches(client: ClusterClient, offsets: OffsetRange, throttle: Throttle | None) -> Fetches:
+    """Yield what `read` yields; after an error that may pass, it goes on where it stopped."""
+    position, lists = offsets.start, None
+
+    def following() -> list[FetchedSpan] | None:
+        nonlocal lists
+        lists = lists or read(
+            client, replace(offsets, start=position), client.options.fetch_max_bytes
+        )
+        try:
+            return next(lists, None)
+        except RelayError:
+            lists = None
+            raise
+
+    try:
+        while (spans := client.retry(following)) is not None:
+            if throttle is not None:
+                throttle.spend(sum(len(span.run.data) for span in spans if span.run is not None))
+                client.clock.sleep(throttle.throttled_seconds())
+            position = spans[-1].end if spans else position
+            yield spans
+    finally:
+        if lists is not None:
+            lists.close()
+
+
+def digest(content: Content, fields: Sequence[int]) -> bytes:
+    """Return what is the same only for records that are the same in these fields."""
+    made = blake2b(digest_size=16)
+    for part in _parts(by(content, fields)):
+        size = -1 if part is None else len(part)
+        made.update(size.to_bytes(8, "big", signed=True) + (part or b""))
+    return made.digest()
+
+
+def _parts(value: Any) -> Iterator[bytes | None]:
+    """Yield the bytes in nested tuples, with their structure."""
+    if isinstance(value, tuple):
+        yield len(value).to_bytes(4, "big")
+        for each in value:
+            yield from _parts(each)
+    elif isinstance(value, str):
+        yield value.encode("utf-8", "surrogateescape")
+    elif isinstance(value, int):
+        yield value.to_bytes(8, "big", signed=True)
+    else:
+        yield value
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Records of one side without a partner yet: their offsets by digest."""
+
+    offsets: dict[bytes, list[int]] = field(default_factory=dict)
+    count: int = 0
+
+    def take(self, content: bytes) -> int | None:
+        """Take the first of these records; None if there is none."""
+        found = self.offsets.get(content)
+        if found is None:
+            return None
+        self.count -= 1
+        offset = found.pop(0)
+        if not found:
+            del self.offsets[content]
+        return offset
+
+    def add(self, content: bytes, offset: int) -> bool:
+        """Let a record wait; False if too many do."""
+        if self.count >= _MOST_WAITING:
+            return False
+        self.count += 1
+        self.offsets.setdefault(content, []).append(offset)
+        return True
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Records of the source after all of the destination's."""
+
+    first: int = -1
+    records: int = 0
+
+
+Seen = Callable[[Log, Collection[bytes]], Mapping[bytes, int]]
+"""Returns the first offset in a whole log of each digest that it has."""
+
+
+class InOrder:
+    """The comparison of a pair of logs.
+
+    Args:
+        far: returns the source and destination offsets at which both may be the same again, if the
+            windows are not.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        source: Side,
+        destination: Side,
+        far: Callable[[Side, Side], tuple[int, int] | None],
+    ) -> None:
+        self.found = Found(pair)
+        self._source, self._destination, self._far = source, destination, far
+        (self._from,), (self._to,) = pair.sources, pair.destinations
+        self._at, self._there = self._from.topic_partition, self._to.topic_partition
+        self._missing, self._extra = _Waiting(), _Waiting()
+        self._tail = _Tail()
+        self._marks = sorted({each.source for each in pair.commits}, reverse=True)
+        self._places: dict[int, int] = {}
+        self._moves: list[tuple[int, int]] = []
+        # the last offsets that hold the same record, or one that was changed
+        self._last_source = self._last_destination = -1
+        self.fields: Sequence[int] = range(len(FIELDS))
+
+    def compare(self) -> None:
+        """Compare up to both ends."""
+        source, destination = self._source, self._destination
+        while True:
+            if self._same_batch():
+                continue
+            here, there = source.fill(), destination.fill()
+            if not here or not there:
+                break
+            if not self._same_records():
+                self._resynchronise()
+        self._rest()
+
+    def _same_batch(self) -> bool:
+        batch, copy = self._source.batch, self._destination.batch
+        if batch is None or copy is None or not are_same(batch, copy):
+            return False
+        records = self._source.skip_batch()
+        self.found.untimed += untimed(copy)
+        self.found.undecoded += records
+        self._destination.skip_batch()
+        if records:
+            last = batch.first.last_offset, copy.first.last_offset
+            # what a cleaner has removed of it leaves the same holes on both sides
+            count = records if records == batch.first.last_offset_delta + 1 else 1
+            self._match(batch.first.base_offset, copy.first.base_offset, records, count, last)
+        return True
+
+    def _same_records(self) -> int:
+        source, destination = self._source, self._destination
+        one, other = source.at, destination.at
+        same = same_records(source, destination, _AT_ONCE)
+        if not same:
+            return 0
+        ones, others = (
+            [record.offset for record in side.records[start : start + same]]
+            for side, start in ((source, one), (destination, other))
+        )
+        if destination.is_append_time:
+            self.found.untimed += same
+        self._match_all(ones, others)
+        return same
+
+    def _match_all(self, ones: Sequence[int], others: Sequence[int]) -> None:
+        """Note records that are the same, by their offsets."""
+        count = len(ones)
+        if ones[-1] - ones[0] == others[-1] - others[0] == count - 1:
+            self._match(ones[0], others[0], count, count, (ones[-1], others[-1]))
+            return
+        for one, other in zip(ones, others, strict=True):
+            self._match(one, other, 1, 1, (one, other))
+
+    def _match(self, one: int, other: int, records: int, run: int, last: tuple[int, int]) -> None:
+        self.found.same += records
+        self.found.map(one, other, run)
+        self._last_source, self._last_destination = last
+        while self._marks and self._marks[-1] <= last[0]:
+            mark = self._marks.pop()
+            self._places[mark] = other + max(0, mark - one)
+
+    def _resynchronise(self) -> None:
+        """Align what follows the first difference, up to where both sides are the same again."""
+        source, destination = self._source, self._destination
+        self.fields = range(first_field(destination), len(FIELDS))
+        for size in _WINDOWS:
+            more = [side.look(size, _WINDOW_BYTES) for side in (source, destination)]
+            ones, others = source.contents[:size], destination.contents[:size]
+            self.fields = range(first_field(destination), len(FIELDS))
+            pairs = anchors(ones, others, self.fields)
+            if pairs or not any(more):
+                break
+        else:
+            if (place := self._far(source, destination)) is not None:
+                self._skip_to(*place)
+                return
+        if pairs and any(more):  # what follows the last pair is aligned with what comes
+            last = pairs[-1]
+            ones, others = ones[: last[0] + 1], others[: last[1] + 1]
+        self._take(align(ones, others, self.fields, pairs), ones, others)
+
+    def _take(self, aligned: Alignment, ones: Sequence[Content], others: Sequence[Content]) -> None:
+        found, source, destination = self.found, self._source, self._destination
+        here = [record.offset for record in source.records[: len(ones)]]
+        there = [record.offset for record in destination.records[: len(others)]]
+        for index in aligned.missing:
+            self._wait(MISSING, digest(ones[index], self.fields), here[index])
+        for index in aligned.extra:
+            self._wait(EXTRA, digest(others[index], self.fields), there[index])
+        for one, other in aligned.same:
+            self._match(here[one], there[other], 1, 1, (here[one], there[other]))
+            found.untimed += TIMESTAMP not in self.fields
+        for one, other in aligned.moved:
+            self._note_moved(here[one], there[other])
+        for one, other in aligned.changed:
+            self._note_changed(ones[one], others[other], here[one], there[other])
+        source.at, destination.at = len(ones), len(others)
+
+    def _note_changed(self, one: Content, other: Content, here: int, there: int) -> None:
+        found = self.found
+        names, added = changed_fields(one, other, self.fields)
+        found.note(CHANGED, (self._at, here), (self._there, there))
+        found.changed[names] += 1
+        if added:
+            found.added[added] += 1
+        found.map(here, there, 1)
+        self._last_source = max(here, self._last_source)
+        self._last_destination = max(there, self._last_destination)
+
+    def _wait(self, kind: str, content: bytes, offset: int) -> None:
+        """Note a record without a partner, which may have come before, or may come later."""
+        if self._is_trimmed(kind):
+            return
+        own, other = self._missing, self._extra
+        if kind is EXTRA:
+            own, other = other, own
+        partner = other.take(content)
+        if partner is not None:
+            self._note_moved(*((offset, partner) if kind is MISSING else (partner, offset)))
+        elif not own.add(content, offset):
+            self.found.bounded = True
+            self._note_alone(kind, offset)
+
+    def _note_moved(self, here: int, there: int) -> None:
+        self.found.note(OUT_OF_ORDER, (self._at, here), (self._there, there))
+        if self.found.pair.commits and len(self._moves) < _MOST_WAITING:
+            self._moves.append((here, there))
+
+    def _note_alone(self, kind: str, offset: int) -> None:
+        """Note a difference of one side, and where the map expects the record on the other one."""
+        is_missing = kind is MISSING
+        side, other = (0, 1) if is_missing else (1, 0)
+        runs = self.found.runs
+        index = bisect_right(runs, offset, key=lambda run: run[side]) - 1
+        expected = sum(runs[index][other::2]) if index >= 0 else 0
+        here, there = (offset, expected) if is_missing else (expected, offset)
+        self.found.note(kind, (self._at, here), (self._there, there))
+
+    def _is_trimmed(self, kind: str) -> bool:
+        """Note a record before the first that is the same, where the other log may have had it."""
+        if self._last_source >= 0:
+            return False
+        if kind is EXTRA and self._from.is_trimmed:
+            self.found.not_compared[TRIMMED_AT_SOURCE] += 1
+            return True
+        if kind is MISSING and self._to.is_trimmed:
+            self.found.not_compared[TRIMMED_AT_DESTINATION] += 1
+            return True
+        return False
+
+    def _skip_to(self, here: int, there: int) -> None:
+        """Take all records before these offsets, which have no partner near."""
+        for side, kind, end in (
+            (self._source, MISSING, here),
+            (self._destination, EXTRA, there),
+        ):
+            while side.fill() and side.peek().offset < end:
+                record, content = side.records[side.at], side.contents[side.at]
+                self._wait(kind, digest(content, self.fields), record.offset)
+                side.at += 1
+
+    def _rest(self) -> None:
+        """Take what one side has after the end of the other one."""
+        source, destination = self._source, self._destination
+        self.fields = range(first_field(destination), len(FIELDS))
+        self._skip_to(self._from.range.start, self._to.range.end)
+        if source.fill():
+            self._tail.first = source.peek().offset
+        while source.fill() or source.batch:
+            for record, content in zip(
+                source.records[source.at :], source.contents[source.at :], strict=True
+            ):
+                # only what comes too late for its partner, or is after what was asked for
+                if self._extra.count or not self._to.is_whole:
+                    self._wait(MISSING, digest(content, self.fields), record.offset)
+                else:
+                    self._tail.records += not self._is_trimmed(MISSING)
+            source.at = len(source.contents)
+            while source.batch is not None and not self._extra.count and self._to.is_whole:
+                self._tail.records += source.skip_batch()
+
+    def judge(self, seen: Seen) -> Found:
+        """Name what is left without a partner, and judge the commits."""
+        found, extra = self.found, self._extra.offsets
+        originals = seen(self._from, extra) if extra else {}
+        last_extra = -1
+        for content, offsets in extra.items():
+            original = originals.get(content)
+            if original is None:
+                last_extra = max(last_extra, offsets[-1])
+                for offset in offsets:
+                    self._note_alone(EXTRA, offset)
+            elif self._from.range.start <= original < self._from.range.end:
+                for offset in offsets:
+                    found.note(DUPLICATED, (self._at, original), (self._there, offset))
+            else:
+                found.outside += len(offsets)
+        self._judge_missing(seen, is_behind=last_extra <= self._last_destination)
+        return found
+
+    def _judge_missing(self, seen: Seen, *, is_behind: bool) -> None:
+        """Name what the destination does not have.
+
+        Args:
+            is_behind: whether the destination has nothing of its own after the last same record.
+        """
+        found, missing = self.found, self._missing.offsets
+        copies = seen(self._to, missing) if missing and not self._to.is_whole else {}
+        for content, offsets in missing.items():
+            for offset in offsets:
+                if content in copies:
+                    found.outside += 1
+                elif is_behind and offset > self._last_source:
+                    found.not_compared[BEYOND_THE_END] += 1
+                else:
+                    self._note_alone(MISSING, offset)
+        if not self._tail.records:
+            return
+        if is_behind:
+            found.not_compared[BEYOND_THE_END] += self._tail.records
+        else:
+            self._note_alone(MISSING, self._tail.first)
+            found.numbers[MISSING] += self._tail.records - 1
+
+    def judge_commits(self, count: Callable[[int, int], int]) -> None:
+        """Say what becomes of the groups.
+
+        Args:
+            count: returns how many records the destination has between two offsets.
+        """
+        for commit in self.found.pair.commits:
+            self.found.judged.append(self._judged(commit, count))
+
+    def _judged(self, commit: Commit, count: Callable[[int, int], int]) -> JudgedCommit:
+        judged = JudgedCommit(commit, self._at)
+        if commit.destination < 0:
+            return replace(judged, unknown="it has committed nothing at the destination")
+        if not self._from.range.start <= commit.source <= self._from.range.end:
+            return replace(judged, unknown="what it has read is outside of what was compared")
+        expected = self._places.get(commit.source, self._last_destination + 1)
+        if not expected or len(self._moves) >= _MOST_WAITING:
+            return replace(judged, unknown="too little is the same on both sides")
+        there, here = commit.destination, commit.source
+        skips = count(expected, there) if there > expected else 0
+        rereads = count(there, expected) if there < expected else 0
+        skips += sum(one >= here and other < min(there, expected) for one, other in self._moves)
+        rereads += sum(one < here and other >= max(there, expected) for one, other in self._moves)
+        return replace(judged, expected=expected, rereads=rereads, skips=skips)
+
+
+def look_far(
+    clients: tuple[ClusterClient, ClusterClient], pair: Pair
+) -> Callable[[Side, Side], tuple[int, int] | None]:
+    """Return what finds, by the time index, where one side goes on with what the other one has."""
+    left = _FAR_LOOKS
+
+    def search(side: Side, other: Side, client: ClusterClient, log: Log) -> int | None:
+        """Return the offset in the log of `side` with the next record of `other`."""
+        wanted = {tuple(content[:HEADERS]) for content in other.contents}
+        times = [record.timestamp for record in other.records if record.timestamp >= 0]
+        if not times or side.is_append_time or other.is_append_time:
+            return None
+        tp, start = log.topic_partition, side.records[-1].offset + 1
+        by_time = client.list_offsets([tp], min(times), READ_COMMITTED)[tp]
+        start = max(start, by_time)
+        if start >= log.range.end:
+            return None
+        offsets = OffsetRange(tp, start, min(log.range.end, start + _FAR_RECORDS))
+        with closing(fetches(client, offsets, None)) as lists:
+            ahead = Side(lists)
+            while ahead.fill():
+                for record, content in zip(ahead.records, ahead.contents, strict=True):
+                    if tuple(content[:HEADERS]) in wanted:
+                        return int(record.offset)
+                ahead.at = len(ahead.contents)
+        return None
+
+    def far(source: Side, destination: Side) -> tuple[int, int] | None:
+        nonlocal left
+        if not left:
+            return None
+        left -= 1
+        here = search(source, destination, clients[0], pair.sources[0])
+        if here is not None:
+            return here, destination.peek().offset
+        there = search(destination, source, clients[1], pair.destinations[0])
+        return None if there is None else (source.peek().offset, there)
+
+    return far
+
+
+def compare_in_order(
+    clients: tuple[ClusterClient, ClusterClient], pair: Pair, throttle: Throttle | None
+) -> Found:
+    """Compare two logs, and show the first difference of each kind.
+
+    Raises:
+        RelayError: a cluster does not answer, or refuses; or retention deletes what is read.
+    """
+    (source,), (destination,) = pair.sources, pair.destinations
+    with (
+        closing(fetches(clients[0], source.range, throttle)) as originals,
+        closing(fetches(clients[1], destination.range, throttle)) as copies,
+    ):
+        comparing = InOrder(pair, Side(originals), Side(copies), look_far(clients, pair))
+        comparing.compare()
+    fields = comparing.fields
+
+    def seen(log: Log, digests: Collection[bytes]) -> dict[bytes, int]:
+        client = clients[0] if log is source else clients[1]
+        places: dict[bytes, int] = {}
+        with closing(fetches(client, log.whole, throttle)) as lists:
+            side = Side(lists)
+            while side.fill():
+                for record, content in zip(side.records, side.contents, strict=True):
+                    if (known := digest(content, fields)) in digests:
+                        places.setdefault(known, record.offset)
+                side.at = len(side.contents)
+        return places
+
+    found = comparing.judge(seen)
+    tp = destination.topic_partition
+    comparing.judge_commits(
+        lambda start, end: count_records(clients[1], OffsetRange(tp, start, end))
+    )
+    return found
+
+
+def count_records(client: ClusterClient, offsets: OffsetRange) -> int:
+    """Return how many committed records are in a range."""
+    records = 0
+    with closing(fetches(client, offsets, None)) as lists:
+        for span in (span for spans in lists for span in spans):
+            run = span.run
+            is_whole = run and span.start <= run.first.base_offset < run.last.last_offset < span.end
+            records += run.records if run and is_whole else sum(map(len, records_in(span)))
+    return records
+
+
+def record_at(client: ClusterClient, tp: TopicPartition, offset: int, end: int) -> Any:
+    """Return the first record at or after an offset, before the end; None if there is none."""
+    with closing(fetches(client, OffsetRange(tp, offset, end), None)) as lists:
+        return Side(lists).peek()

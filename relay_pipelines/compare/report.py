@@ -1,0 +1,124 @@
+"""What `relay compare` prints: tables, and the document of `--json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from relay_pipelines.audit.report import verdict_document
+from relay_pipelines.compare.pairs import KINDS, Example, Found, JudgedCommit, Log
+from relay_pipelines.compare.result import Compared, tally
+from relay_pipelines.output import tables
+from relay_pipelines.output.formatting import count
+
+Document = dict[str, Any]
+
+
+def compare_table(compared: Compared) -> Table:
+    """Return one row per pair."""
+    table = tables.titled(f"{compared.name}: compared, record by record")
+    numbers = ("records", "same", *KINDS, "not compared")
+    tables.add_columns(table, ("source", "destination"), numbers, ())
+    for found in sorted(compared.found, key=lambda found: found.pair.sources[0].range):
+        seen = tally(found)
+        there = found.pair.destinations
+        table.add_row(
+            found.pair.where,
+            str(there[0].topic_partition) if len(there) == 1 else there[0].topic_partition.topic,
+            *map(count, (seen.records, found.same, *(found.numbers[kind] for kind in KINDS))),
+            count(seen.unverified),
+        )
+    return table
+
+
+def group_table(compared: Compared) -> Table | None:
+    """Return one row per commit that was judged; None if there is none."""
+    judged = [each for found in compared.found for each in found.judged]
+    if not judged:
+        return None
+    cells = [
+        (
+            each.commit.group,
+            str(each.where),
+            *map(count, (each.commit.source, each.commit.destination)),
+            count(each.expected) if each.expected >= 0 else "",
+            each.commit.by,
+            each.verdict,
+        )
+        for each in judged
+    ]
+    names = ("group", "source", "committed", "there", "expected there", "by", "verdict")
+    return tables.rows(f"{compared.name}: groups", names, cells)
+
+
+def compare_document(compared: Compared) -> Document:
+    """Return what was found."""
+    return {
+        "name": compared.name,
+        "source": compared.job.source.id,
+        "destination": compared.job.destination.id,
+        "seconds": round(compared.seconds, 3),
+        "exit_code": compared.exit_code,
+        **verdict_document(compared.verdict),
+        "findings": [each.document for each in compared.findings],
+        "pairs": [_pair(found) for found in compared.found],
+    }
+
+
+def _pair(found: Found) -> Document:
+    pair = found.pair
+    return {
+        "topic": pair.topic,
+        "align": str(pair.align),
+        "source": [_log(log) for log in pair.sources],
+        "destination": [_log(log) for log in pair.destinations],
+        "same": found.same,
+        "undecoded": found.undecoded,
+        "differences": {kind: found.numbers[kind] for kind in KINDS},
+        "changed": dict(found.changed),
+        "headers_added": dict(found.added),
+        "superseded": found.superseded,
+        "not_compared": dict(found.not_compared),
+        "untimed": found.untimed,
+        "outside": found.outside,
+        "first": {kind: _example(example) for kind, example in found.first.items()},
+        "offsets": {"runs": found.runs, "thinned": found.thinned},
+        "groups": [_judged(each) for each in found.judged],
+        "error": found.error,
+    }
+
+
+def _log(log: Log) -> Document:
+    return {
+        "topic": log.topic_partition.topic,
+        "partition": log.topic_partition.partition,
+        "start": log.range.start,
+        "end": log.range.end,
+        "log_start": log.low,
+        "log_end": log.end,
+    }
+
+
+def _example(example: Example) -> Document:
+    sides = (("source", example.source), ("destination", example.destination))
+    shown: Document = {
+        side: place and {"partition": place[0].partition, "offset": place[1]}
+        for side, place in sides
+    }
+    if example.shown is not None:
+        shown["fields"] = {name: records for name, *records in example.shown.rows}
+    return shown
+
+
+def _judged(judged: JudgedCommit) -> Document:
+    return {
+        "group": judged.commit.group,
+        "by": judged.commit.by,
+        "source_offset": judged.commit.source,
+        "destination_offset": judged.commit.destination,
+        "expected": judged.expected,
+        "rereads": judged.rereads,
+        "skips": judged.skips,
+        "verdict": judged.verdict,
+    }

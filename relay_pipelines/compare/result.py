@@ -1,0 +1,172 @@
+"""What a comparison of two clusters has found, and the verdict that follows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from relay_pipelines.audit.verdict import UNREADABLE, State, Tally, Verdict, judge, total
+from relay_pipelines.compare.pairs import (
+    CHANGED,
+    HIDDEN,
+    KINDS,
+    MISSING,
+    OUT_OF_ORDER,
+    CompareJob,
+    Found,
+    Pair,
+)
+from relay_pipelines.compare.request import CompareRequest
+from relay_pipelines.finding import Finding, Kind, Severity, warning
+
+NOTHING = "there is no record in what was asked for"
+_NOT_VERIFIED = 1
+_AT_SOURCE = (CHANGED, MISSING, OUT_OF_ORDER)
+
+
+def tally(found: Found) -> Tally:
+    """Return what became of the records that were read; what differs is in no number of it."""
+    differing = sum(found.numbers[kind] for kind in _AT_SOURCE)
+    known = found.same + found.superseded + found.not_compared.total()
+    seen = Tally(
+        known + differing,
+        by_content=found.same,
+        not_verified=Counter(found.not_compared),
+        superseded=found.superseded,
+        untimed=found.untimed,
+        differing=differing,
+    )
+    return seen.explained(UNREADABLE) if found.error else seen
+
+
+def findings_of(found: Found) -> Iterator[Finding]:
+    """Yield what was found in a pair: differences first."""
+    where = found.pair.where
+    for kind in KINDS:
+        if number := found.numbers[kind]:
+            text = f"{kind}: {number:,}{_what_changed(found, kind)}; the first: {found.first[kind]}"
+            yield Finding(Kind.OTHER_RECORDS, where, Severity.DIFFERENCE, text)
+    yield from _judged(found)
+    if found.error:
+        yield Finding(Kind.UNREADABLE, where, Severity.ERROR, found.error)
+    for why, number in found.not_compared.items():
+        yield warning(Kind.NOT_VERIFIED, where, f"{number:,} records were not compared: {why}")
+    if found.bounded:
+        text = "there are too many differences to tell apart all that is missing or extra from what"
+        yield warning(Kind.NOT_VERIFIED, where, f"{text} is out of order or duplicated")
+    if found.untimed:
+        text = f"{found.untimed:,} records have the times at which the destination got them"
+        yield warning(Kind.NOT_VERIFIED, where, text)
+
+
+def _judged(found: Found) -> Iterator[Finding]:
+    for judged in found.judged:
+        text = f"group {judged.commit.group}: {judged.verdict}"
+        if judged.skips:
+            text += f" records: it has committed {judged.commit.destination}, and must go on at"
+            text = f"{text} {judged.expected}"
+            yield Finding(Kind.OTHER_RECORDS, found.pair.where, Severity.DIFFERENCE, text)
+        elif judged.rereads or judged.unknown:
+            yield warning(Kind.NOT_VERIFIED, found.pair.where, text)
+
+
+def _what_changed(found: Found, kind: str) -> str:
+    if kind != CHANGED:
+        return ""
+    fields = ", ".join(f"{names} {number:,}" for names, number in sorted(found.changed.items()))
+    added = ", ".join(f"{names} to {number:,}" for names, number in sorted(found.added.items()))
+    return f" (in {fields}{f'; headers were only added: {added}' if added else ''})"
+
+
+@dataclass(slots=True)
+class Compared:
+    """What a comparison is to read, and what it has found so far.
+
+    Args:
+        pairs: in the order in which they are read.
+        unpaired: topics and partitions that one side does not have.
+        rules: how topics are compared whose partitions do not matter.
+        hidden: offsets that an open transaction hides at the source, by where they are.
+        topic_ids: of the topics of both sides, when it began.
+    """
+
+    name: str
+    request: CompareRequest
+    job: CompareJob
+    pairs: list[Pair] = field(default_factory=list)
+    unpaired: list[Finding] = field(default_factory=list)
+    rules: list[Finding] = field(default_factory=list)
+    hidden: dict[str, int] = field(default_factory=dict)
+    topic_ids: tuple[dict[str, str], ...] = ()
+    found: list[Found] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def work(self) -> list[Pair]:
+        """What tasks read, each pair in one."""
+        return [pair for pair in self.pairs if not pair.is_shuffled]
+
+    def add(self, results: Sequence[Found]) -> None:
+        """Take the results of a task."""
+        self.found += results
+
+    @property
+    def by_topic(self) -> dict[str, Compared]:
+        """The same for each source topic."""
+        names = {pair.topic for pair in self.pairs} | {
+            each.where.rpartition("-")[0] or each.where for each in self.unpaired
+        }
+        return {name: self.of(name) for name in sorted(names)}
+
+    def of(self, topic: str) -> Compared:
+        """Return what concerns one source topic."""
+
+        def is_of(where: str) -> bool:
+            return (
+                where == topic or re.fullmatch(re.escape(topic) + r"-\d+(: .*)?", where) is not None
+            )
+
+        return replace(
+            self,
+            pairs=[pair for pair in self.pairs if pair.topic == topic],
+            unpaired=[each for each in self.unpaired if is_of(each.where)],
+            rules=[each for each in self.rules if is_of(each.where)],
+            hidden={where: number for where, number in self.hidden.items() if is_of(where)},
+            found=[each for each in self.found if each.pair.topic == topic],
+        )
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All that was found; differences first."""
+        each = [finding for found in self.found for finding in findings_of(found)]
+        hidden = [
+            warning(Kind.NOT_VERIFIED, where, f"{number:,} offsets were not read")
+            for where, number in self.hidden.items()
+        ]
+        order = [*Severity].index
+        found = [*self.unpaired, *each, *hidden, *self.rules]
+        return sorted(found, key=lambda finding: order(finding.severity), reverse=True)
+
+    @property
+    def tally(self) -> Tally:
+        """What became of all records."""
+        seen = total(map(tally, self.found))
+        number = sum(self.hidden.values())
+        return seen + Tally(number, not_verified=Counter({HIDDEN: number} if number else {}))
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was found, with what it rests on."""
+        found = judge(self.tally, self.findings)
+        return replace(found, why=NOTHING) if found.state is State.NOTHING else found
+
+    @property
+    def exit_code(self) -> int:
+        """Of a command: 0 if all was compared and is the same, 4 for a difference, else 1."""
+        verdict = self.verdict
+        code = verdict.exit_code()
+        unjudged = any(each.unknown for found in self.found for each in found.judged)
+        is_whole = verdict.tally.is_whole and not unjudged
+        return code or (0 if is_whole else _NOT_VERIFIED)

@@ -1,0 +1,321 @@
+"""Finds what is compared with what. On the driver; it only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from relay_pipelines.audit.retention import is_compacted
+from relay_pipelines.compare.commits import commits_of
+from relay_pipelines.compare.in_order import record_at
+from relay_pipelines.compare.pairs import HIDDEN, Align, Commit, CompareJob, Log, Pair
+from relay_pipelines.compare.request import CompareRequest, Place
+from relay_pipelines.compare.result import Compared
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.finding import Finding, Kind, Severity
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.plan.topic_selection import RenameRule, Target, select, targets
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, each_topic_configs, sizes_on_disk
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+)
+from relay_pipelines.sides import Sides
+
+_RECORD_BYTES = 100  # where the brokers do not tell sizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A topic of one side.
+
+    Args:
+        logs: its topic-partitions as they are; with a part of them as range, if that is asked for.
+        hidden: offsets that an open transaction hides.
+    """
+
+    name: str
+    topic_id: str
+    compacts: bool
+    logs: Sequence[Log]
+    hidden: Mapping[TopicPartition, int] = field(default_factory=dict)
+    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def size_bytes(self, logs: Iterable[Log]) -> int:
+        """Return about how much there is to read."""
+        total = 0
+        for log in logs:
+            whole = self.sizes.get(log.topic_partition, len(log.whole) * _RECORD_BYTES)
+            total += whole * len(log.range) // max(1, len(log.whole))
+        return total
+
+
+def begin(sides: Sides, request: CompareRequest) -> Compared:
+    """Find the topics on both sides, and the logs that are compared with each other.
+
+    The ends of the destination are read before those of the source: what is copied meanwhile is
+    beyond the end, and nothing is extra because it is new.
+
+    Raises:
+        ConfigError: no topic is named, or both sides are the same.
+        RelayError: a cluster does not answer, or refuses.
+    """
+    with _source(sides) as source, sides.destination("compare") as destination:
+        wanted = _wanted(sides, request, source)
+        job = CompareJob(
+            sides.name,
+            source.cluster,
+            destination.cluster,
+            sides.options,
+            request.max_bytes_per_second,
+        )
+        compared = Compared(sides.name, request, job)
+        there = _topics(destination, {to.topic for to in wanted.values()}, request)
+        here = _topics(source, wanted, request)
+        _refuse_the_same(source, destination, wanted)
+        compared.topic_ids = tuple(
+            {topic.name: topic.topic_id for topic in side.values()} for side in (here, there)
+        )
+        commits = commits_of(source, destination, request, wanted)
+        finding = _Finding(compared, (source, destination), request, commits)
+        for name, to in wanted.items():
+            finding.pair(here[name], there.get(to.topic), to)
+        return compared
+
+
+def _source(sides: Sides) -> ClusterClient:
+    """Return a client of the first upstream that answers."""
+    errors: list[RelayError] = []
+    nodes = sides.mirror.nodes
+    for node in nodes:
+        client = sides.source(node, "compare")
+        try:
+            client.retry(partial(client.metadata, []), patient=len(nodes) == 1)
+        except RelayError as error:
+            errors.append(error)
+        else:
+            return client
+    raise errors[0]
+
+
+def _wanted(sides: Sides, request: CompareRequest, source: ClusterClient) -> dict[str, Target]:
+    """Return the source topics, and what each is called at the destination."""
+    topics = sides.mirror.topics
+    allow = request.topics or topics.allow
+    deny = () if request.topics else topics.deny
+    shown = source.retry(partial(source.metadata, None)).topics
+    names = [each.topic for each in select(shown, allow, deny) if each.included]
+    if not names:
+        raise ConfigError(
+            f"no topic of {source.cluster} matches {', '.join(map(repr, allow))}",
+            remedy="give other --topics; the user must be allowed to describe them",
+        )
+    rename = [RenameRule(*rule) for rule in request.rename] or topics.rename
+    return targets(names, rename)
+
+
+def _refuse_the_same(
+    source: ClusterClient, destination: ClusterClient, wanted: Mapping[str, Target]
+) -> None:
+    if source.cluster_id != destination.cluster_id:
+        return
+    for name, to in wanted.items():
+        if name == to.topic:
+            raise ConfigError(
+                f"source and destination are one cluster, {source.cluster_id}, and {name} would"
+                " be compared with itself",
+                remedy="name another cluster, or give --rename",
+            )
+
+
+def _topics(
+    client: ClusterClient, names: Iterable[str], request: CompareRequest
+) -> dict[str, _Topic]:
+    """Return those of the topics that exist."""
+
+    def look() -> dict[str, _Topic]:
+        existing = sorted(client.existing(set(names)))
+        configs, errors = each_topic_configs(client, existing, [CLEANUP_POLICY])
+        for error in errors.values():
+            raise error
+        tps = [
+            tp
+            for name in existing
+            for tp in client.topic(name).topic_partitions
+            if request.partition in {None, tp.partition}
+        ]
+        # high watermarks first: what is written meanwhile is not hidden
+        high = client.list_offsets(tps, LATEST, READ_UNCOMMITTED)
+        ends = client.list_offsets(tps, LATEST, READ_COMMITTED)
+        lows = client.list_offsets(tps, EARLIEST, READ_COMMITTED)
+        sizes = sizes_on_disk(client, existing)
+        return {
+            name: _Topic(
+                name,
+                client.topic(name).topic_id,
+                is_compacted({key: each.value for key, each in configs[name].items()}),
+                [
+                    Log(OffsetRange(tp, lows[tp], max(lows[tp], ends[tp])), lows[tp], ends[tp])
+                    for tp in tps
+                    if tp.topic == name
+                ],
+                {tp: max(0, high[tp] - ends[tp]) for tp in tps if tp.topic == name},
+                sizes,
+            )
+            for name in existing
+        }
+
+    return client.retry(look)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """Makes the pairs of topics.
+
+    Args:
+        commits: by source topic-partition.
+    """
+
+    compared: Compared
+    clients: tuple[ClusterClient, ClusterClient]
+    request: CompareRequest
+    commits: Mapping[TopicPartition, Sequence[Commit]]
+
+    def pair(self, here: _Topic, there: _Topic | None, to: Target) -> None:
+        """Add the pairs of a topic, or say why there are none."""
+        if there is None:
+            self._note(here.name, f"the destination has no topic {to.topic!r}")
+            return
+        align, why = self._align(here, there, to)
+        if why:
+            rule = "as a set of records" if align is Align.SET else "key by key"
+            text = f"all partitions together {rule}, because {why}"
+            self.compared.rules.append(
+                Finding(Kind.COMPARED_BY, here.name, Severity.OK, f"compared {text}")
+            )
+        if align is Align.ORDER or (align is Align.KEY and not why):
+            self._partitions(here, there, to, align)
+            return
+        pinned = [each for each in there.logs if to.partition in {None, _partition(each)}]
+        self._add(here, there, here.logs, pinned, align)
+
+    def _align(self, here: _Topic, there: _Topic, to: Target) -> tuple[Align, str]:
+        """Return how to compare, and why partitions do not matter; empty if they do."""
+        asked = self.request.align
+        if asked in {Align.KEY, Align.SET}:
+            return asked, "that is asked for"
+        is_compacted = here.compacts or there.compacts
+        if asked is Align.AUTO and to.partition is None:
+            known = {_partition(log) for log in here.logs}
+            other = {_partition(log) for log in there.logs if len(log.whole)}
+            if not other <= known or not known <= {_partition(log) for log in there.logs}:
+                counts = f"{len(here.logs)} partitions, and the destination {len(there.logs)}"
+                return Align.KEY, f"the source has {counts}"
+        return (Align.KEY if is_compacted and asked is Align.AUTO else Align.ORDER), ""
+
+    def _partitions(self, here: _Topic, there: _Topic, to: Target, align: Align) -> None:
+        logs = {_partition(log): log for log in there.logs}
+        for log in here.logs:
+            copy = logs.pop(to.of(log.topic_partition).partition, None)
+            if copy is None:
+                self._note(str(log.topic_partition), "the destination has no such partition")
+            else:
+                self._add(here, there, [log], [copy], align)
+        for log in logs.values() if to.partition is None else ():
+            if len(log.whole):
+                self._note(str(log.topic_partition), "the source has no such partition")
+
+    def _add(
+        self,
+        here: _Topic,
+        there: _Topic,
+        sources: Sequence[Log],
+        destinations: Sequence[Log],
+        align: Align,
+    ) -> None:
+        span = self._span()
+        if align is Align.ORDER and span != (None, None):
+            ranges = self._range(sources[0], destinations[0])
+        else:
+            ranges = [*map(self._from, sources)], [*map(self._from_there, destinations)]
+        for log in sources:
+            if hidden := here.hidden.get(log.topic_partition):
+                self.compared.hidden[f"{log.topic_partition}: {HIDDEN}"] = hidden
+        size_bytes = here.size_bytes(ranges[0]) + there.size_bytes(ranges[1])
+        commits = self.commits.get(sources[0].topic_partition, ()) if len(sources) == 1 else ()
+        self.compared.pairs.append(
+            Pair(
+                here.name,
+                tuple(ranges[0]),
+                tuple(ranges[1]),
+                align,
+                size_bytes,
+                (here.compacts, there.compacts),
+                tuple(commits),
+                *(span if align is not Align.ORDER else (None, None)),
+            )
+        )
+
+    def _span(self) -> tuple[int | None, int | None]:
+        """Return the times that are asked for; an offset counts as 0."""
+        now_ms = self.clients[0].clock.now_ms()
+        places = self.request.start, self.request.until
+        start, until = (place and (place.moment_ms(now_ms) or 0) for place in places)
+        return start, until
+
+    def _from(self, log: Log) -> Log:
+        return self._cut(self.clients[0], log, self._span()[0], None)
+
+    def _from_there(self, log: Log) -> Log:
+        return self._cut(self.clients[1], log, self._span()[0], None)
+
+    def _cut(self, client: ClusterClient, log: Log, start: int | None, until: int | None) -> Log:
+        """Return the log with the range from the first record of one time to that of another."""
+        tp, (low, end) = log.topic_partition, (log.low, log.end)
+        if start is not None:
+            low = client.retry(partial(client.first_offsets, start, {tp: end}))[tp]
+        if until is not None:
+            end = client.retry(partial(client.first_offsets, until, {tp: end}))[tp]
+        low = min(max(low, log.low), log.end)
+        return replace(log, range=OffsetRange(tp, low, max(low, min(end, log.end))))
+
+    def _range(self, here: Log, there: Log) -> tuple[list[Log], list[Log]]:
+        """Return the parts of two logs; offsets are those of the source."""
+        source, destination = self.clients
+        tp, (start_ms, until_ms) = here.topic_partition, self._span()
+        start, until = self.request.start, self.request.until
+        cut = self._cut(
+            source,
+            here,
+            start_ms if _is_time(start) else None,
+            until_ms if _is_time(until) else None,
+        )
+        first, last = cut.range.start, cut.range.end
+        if start is not None and start.offset is not None:
+            first = min(max(start.offset, here.low), here.end)
+            start_ms = self._time_at(tp, first, here.end)
+        if until is not None and until.offset is not None:
+            last = max(first, min(until.offset, here.end))
+            until_ms = self._time_at(tp, last, here.end)
+        cut = replace(here, range=OffsetRange(tp, first, max(first, last)))
+        return [cut], [self._cut(destination, there, start_ms, until_ms)]
+
+    def _time_at(self, tp: TopicPartition, offset: int, end: int) -> int | None:
+        """Return the time of a source record; None at the end of the log."""
+        record = record_at(self.clients[0], tp, offset, end) if offset < end else None
+        return None if record is None else max(0, int(record.timestamp))
+
+    def _note(self, where: str, text: str) -> None:
+        self.compared.unpaired.append(Finding(Kind.OTHER_RECORDS, where, Severity.DIFFERENCE, text))
+
+
+def _partition(log: Log) -> int:
+    return log.topic_partition.partition
+
+
+def _is_time(place: Place | None) -> bool:
+    return place is not None and place.offset is None

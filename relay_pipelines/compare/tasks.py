@@ -1,0 +1,170 @@
+"""Compares pairs of logs. Runs in a task, or in the process that asks, if there is little to read.
+
+The rows of a large topic whose records find each other by key go through Spark's shuffle.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from itertools import accumulate, islice
+from typing import Any
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from relay_pipelines.audit.spark_job import Tasks
+from relay_pipelines.compare.by_key import GROUP_BYTES, ByKey, KeysFound, compare_here, merged, rows
+from relay_pipelines.compare.in_order import compare_in_order
+from relay_pipelines.compare.pairs import (
+    SHUFFLED_BYTES,
+    Align,
+    CompareJob,
+    Found,
+    Log,
+    Pair,
+)
+from relay_pipelines.copy.throttle import Throttle
+from relay_pipelines.errors import RelayError
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    READ_COMMITTED,
+    ClusterClient,
+    destination_client,
+    source_client,
+)
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.spark import job as spark_job
+
+_ROWS_AT_ONCE = 10_000
+
+Clients = tuple[ClusterClient, ClusterClient]
+
+
+@contextmanager
+def clients_of(job: CompareJob) -> Iterator[Clients]:
+    """Yield clients of both clusters."""
+    clock = SystemClock()
+    with (
+        source_client(job.name, job.source, job.options, clock, "compare") as source,
+        destination_client(job.name, job.destination, job.options, clock, "compare") as destination,
+    ):
+        yield source, destination
+
+
+def _throttle(job: CompareJob) -> Throttle | None:
+    if not job.max_bytes_per_second:
+        return None
+    options = replace(job.options, max_bytes_per_second=job.max_bytes_per_second)
+    return Throttle(options, SystemClock())
+
+
+def compare_group(job: CompareJob, group: Sequence[Pair]) -> list[Found]:
+    """Compare pairs; what cannot be read is in the result."""
+    throttle = _throttle(job)
+    with clients_of(job) as clients:
+        return [_compared(clients, pair, throttle) for pair in group]
+
+
+def _compared(clients: Clients, pair: Pair, throttle: Throttle | None) -> Found:
+    compare = compare_in_order if pair.align is Align.ORDER else compare_here
+    try:
+        return compare(clients, _as_it_is_now(clients, pair), throttle)
+    except RelayError as error:
+        return Found(pair, error=str(error))
+
+
+def _as_it_is_now(clients: Clients, pair: Pair) -> Pair:
+    """Return the pair without what retention has deleted since it was planned."""
+
+    def now(client: ClusterClient, logs: Sequence[Log]) -> tuple[Log, ...]:
+        tps = [log.topic_partition for log in logs]
+        lows = client.retry(partial(client.list_offsets, tps, EARLIEST, READ_COMMITTED))
+        return tuple(
+            replace(
+                log,
+                low=(low := max(log.low, lows[log.topic_partition])),
+                end=max(low, log.end),
+                range=replace(
+                    log.range,
+                    start=(start := max(low, log.range.start)),
+                    end=max(start, log.range.end),
+                ),
+            )
+            for log in logs
+        )
+
+    return replace(
+        pair,
+        sources=now(clients[0], pair.sources),
+        destinations=now(clients[1], pair.destinations),
+    )
+
+
+@cache
+def _results() -> TypeAdapter[Any]:
+    return TypeAdapter(list[Found])
+
+
+@cache
+def _keys() -> TypeAdapter[KeysFound]:
+    return TypeAdapter(KeysFound)
+
+
+COMPARE = Tasks(compare_group, _results)
+
+
+def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
+    """Compare a large topic key by key: Spark sorts its rows, and spills what memory cannot hold.
+
+    Raises:
+        RelayError: a cluster does not answer, or the Spark job failed.
+    """
+    with clients_of(job) as clients:
+        pair = _as_it_is_now(clients, pair)
+    logs = [(side, log) for side in (0, 1) for log in (pair.sources, pair.destinations)[side]]
+    parts = max(1, pair.size_bytes // SHUFFLED_BYTES)
+
+    def frame() -> Any:
+        from pyspark.sql.functions import expr
+
+        read = session.range(0, len(logs), 1, len(logs)).mapInArrow(
+            partial(_read_rows, job, pair, logs), "row binary"
+        )
+        group = expr(f"substring(row, 1, {GROUP_BYTES})")
+        sorted_rows = read.repartition(parts, group).sortWithinPartitions("row")
+        return sorted_rows.mapInArrow(partial(_compare_rows, pair), spark_job.outcome_schema())
+
+    texts = spark_job.texts(session, frame, tag, f"{job.name}: compare {pair.topic}")
+    return merged([_keys().validate_json(text) for text in texts])
+
+
+def _read_rows(
+    job: CompareJob, pair: Pair, logs: Sequence[tuple[int, Log]], ids: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    # as many tasks as there are logs may run at once
+    share = replace(job, max_bytes_per_second=-(-job.max_bytes_per_second // len(logs)))
+    throttle = _throttle(share)
+    for batch in ids:
+        for number in batch.column(0).to_pylist():
+            with clients_of(job) as clients:
+                made = rows(clients, pair, logs[number][0], logs[number][1], throttle)
+                while some := [*islice(made, _ROWS_AT_ONCE)]:
+                    yield _as_column(some)
+
+
+def _as_column(some: Sequence[bytes]) -> pa.RecordBatch:
+    # an Arrow array of Python objects imports pandas
+    offsets = array("i", accumulate(map(len, some), initial=0))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(some))]
+    column = pa.Array.from_buffers(pa.binary(), len(some), buffers)
+    return pa.RecordBatch.from_arrays([column], ["row"])
+
+
+def _compare_rows(pair: Pair, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    sorted_rows = (row.as_py() for batch in batches for row in batch.column(0))
+    found = ByKey(pair).compare(sorted_rows)
+    yield spark_job.text_row(_keys().dump_json(found).decode())
