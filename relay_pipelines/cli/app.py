@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from relay_pipelines.audit.request import AuditRequest
+from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.cli.request_options import asks_for
 from relay_pipelines.expectations.request import ExpectationsRequest
 from relay_pipelines.invocation import Invocation
@@ -321,6 +322,25 @@ def audit(
     return command.run(
         context.obj, names, request, replayed, html=html, textfile=textfile, as_json=as_json
     )
+
+
+@app.command()
+@asks_for(CompareRequest)
+def compare(
+    context: typer.Context,
+    request: CompareRequest,
+    mirror: MirrorName = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write the report to this HTML page."),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> int:
+    """Compare any two clusters, whoever has copied between them. Writes nothing to them."""
+    from relay_pipelines.compare import command
+
+    return command.run(context.obj, mirror, request, html=html, as_json=as_json)
 
 
 @app.command()

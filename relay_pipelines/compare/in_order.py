@@ -8,11 +8,12 @@ digests are bounded, whatever the topic.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from relay_pipelines.audit.comparison import Side, are_same, first_field, same_records, untimed
 from relay_pipelines.compare.alignment import (
@@ -51,6 +52,7 @@ _WINDOWS = (64, 512, 4_096)
 _WINDOW_BYTES = 16 << 20
 _AT_ONCE = 1 << 20
 _MOST_WAITING = 1 << 19
+_MOST_CHANGED = 1 << 16
 _FAR_RECORDS = 1 << 17  # from where the time index leads
 _FAR_LOOKS = 16
 
@@ -108,23 +110,48 @@ def _parts(value: Any) -> Iterator[bytes | None]:
         yield value
 
 
+class _Changed(NamedTuple):
+    """Two records that are one, which was changed, unless the same as one of them comes later.
+
+    Args:
+        names, added: as of `changed_fields`.
+    """
+
+    here: int
+    there: int
+    names: str
+    added: str
+    digests: tuple[bytes, bytes]
+
+
 @dataclass(slots=True)
 class _Waiting:
-    """Records of one side without a partner yet: their offsets by digest."""
+    """Records of one side without the same on the other one yet: their offsets by digest."""
 
     offsets: dict[bytes, list[int]] = field(default_factory=dict)
     count: int = 0
 
     def take(self, content: bytes) -> int | None:
-        """Take the first of these records; None if there is none."""
+        """Take one of these records; None if there is none."""
         found = self.offsets.get(content)
         if found is None:
             return None
         self.count -= 1
-        offset = found.pop(0)
+        offset = found.pop()
         if not found:
             del self.offsets[content]
         return offset
+
+    def discard(self, content: bytes, offset: int) -> bool:
+        """Take this record; False if it was taken."""
+        found = self.offsets.get(content, [])
+        if offset not in found:
+            return False
+        found.remove(offset)
+        self.count -= 1
+        if not found:
+            del self.offsets[content]
+        return True
 
     def add(self, content: bytes, offset: int) -> bool:
         """Let a record wait; False if too many do."""
@@ -171,6 +198,7 @@ class InOrder:
         self._marks = sorted({each.source for each in pair.commits}, reverse=True)
         self._places: dict[int, int] = {}
         self._moves: list[tuple[int, int]] = []
+        self._changed: deque[_Changed] = deque()
         # the last offsets that hold the same record, or one that was changed
         self._last_source = self._last_destination = -1
         self.fields: Sequence[int] = range(len(FIELDS))
@@ -269,19 +297,37 @@ class InOrder:
         for one, other in aligned.moved:
             self._note_moved(here[one], there[other])
         for one, other in aligned.changed:
-            self._note_changed(ones[one], others[other], here[one], there[other])
+            self._wait_changed(ones[one], others[other], here[one], there[other])
         source.at, destination.at = len(ones), len(others)
 
-    def _note_changed(self, one: Content, other: Content, here: int, there: int) -> None:
-        found = self.found
-        names, added = changed_fields(one, other, self.fields)
-        found.note(CHANGED, (self._at, here), (self._there, there))
-        found.changed[names] += 1
-        if added:
-            found.added[added] += 1
-        found.map(here, there, 1)
+    def _wait_changed(self, one: Content, other: Content, here: int, there: int) -> None:
+        """Let two records wait that are one, which was changed: its like may come later."""
+        digests = digest(one, self.fields), digest(other, self.fields)
         self._last_source = max(here, self._last_source)
         self._last_destination = max(there, self._last_destination)
+        self.found.map(here, there, 1)
+        names, added = changed_fields(one, other, self.fields)
+        self._changed.append(_Changed(here, there, names, added, digests))
+        self._wait(MISSING, digests[0], here)
+        self._wait(EXTRA, digests[1], there)
+        if len(self._changed) > _MOST_CHANGED:
+            self._note_changed(self._changed.popleft())
+
+    def _note_changed(self, each: _Changed) -> None:
+        """Note a changed record, unless what waited for its like has found it."""
+        here, there = each.here, each.there
+        is_left = self._missing.discard(each.digests[0], here)
+        if not self._extra.discard(each.digests[1], there):
+            if is_left:
+                self._missing.add(each.digests[0], here)
+            return
+        if not is_left:
+            self._extra.add(each.digests[1], there)
+            return
+        self.found.note(CHANGED, (self._at, here), (self._there, there))
+        self.found.changed[each.names] += 1
+        if each.added:
+            self.found.added[each.added] += 1
 
     def _wait(self, kind: str, content: bytes, offset: int) -> None:
         """Note a record without a partner, which may have come before, or may come later."""
@@ -357,6 +403,8 @@ class InOrder:
 
     def judge(self, seen: Seen) -> Found:
         """Name what is left without a partner, and judge the commits."""
+        while self._changed:
+            self._note_changed(self._changed.popleft())
         found, extra = self.found, self._extra.offsets
         originals = seen(self._from, extra) if extra else {}
         last_extra = -1
