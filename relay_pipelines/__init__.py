@@ -9,9 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relay_pipelines.api import Mirror, Mirrors, Status, asset_key, load, partitions
+    from relay_pipelines.api import (
+        Mirror,
+        Mirrors,
+        Status,
+        asset_key,
+        compare_clusters,
+        load,
+        partitions,
+    )
     from relay_pipelines.audit.audit import Audit
     from relay_pipelines.audit.request import AuditRequest, Level
+    from relay_pipelines.compare.checks import compare_check
+    from relay_pipelines.compare.request import CompareRequest
+    from relay_pipelines.compare.result import Compared
     from relay_pipelines.component import MirrorComponent, Topic
     from relay_pipelines.definitions import definitions
     from relay_pipelines.errors import ConfigError, RelayError
@@ -28,6 +39,8 @@ __all__ = [
     "Answer",
     "Audit",
     "AuditRequest",
+    "CompareRequest",
+    "Compared",
     "ConfigError",
     "ConsumerPosition",
     "ExpectationsRequest",
@@ -46,6 +59,8 @@ __all__ = [
     "Topic",
     "TopicPartition",
     "asset_key",
+    "compare_check",
+    "compare_clusters",
     "definitions",
     "load",
     "partitions",
@@ -54,6 +69,8 @@ _HOMES = {
     "Answer": "offsets.positions",
     "Audit": "audit.audit",
     "AuditRequest": "audit.request",
+    "CompareRequest": "compare.request",
+    "Compared": "compare.result",
     "ConfigError": "errors",
     "ConsumerPosition": "offsets.positions",
     "ExpectationsRequest": "expectations.request",
@@ -68,6 +85,7 @@ _HOMES = {
     "SparkResource": "resources",
     "Topic": "component",
     "TopicPartition": "model",
+    "compare_check": "compare.checks",
     "definitions": "definitions",
 }
 """Where a name is defined, if not in `relay_pipelines.api`."""

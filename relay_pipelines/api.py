@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from relay_pipelines import settings
 from relay_pipelines.audit.request import AuditRequest
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.output.messages import Say, say_nothing
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import dagster as dg
 
     from relay_pipelines.audit.audit import Audit
+    from relay_pipelines.compare.request import CompareRequest
+    from relay_pipelines.compare.result import Compared
     from relay_pipelines.expectations.request import ExpectationsRequest
     from relay_pipelines.expectations.selected import TopicResults
     from relay_pipelines.offsets.following import FollowedGroups
@@ -272,6 +274,21 @@ class Mirror:
         found.seconds = _CLOCK.monotonic() - started
         return found
 
+    def compare(self, request: CompareRequest | None = None) -> Compared:
+        """Compare both sides without the ledger, as `relay compare --mirror` does.
+
+        Args:
+            request: what to compare, without addresses; by default, all of each topic.
+
+        Raises:
+            ConfigError: no topic is there, or both sides are the same.
+            RelayError: a cluster does not answer, or refuses.
+        """
+        from relay_pipelines.compare.comparing import compare  # Arrow and Spark are slow to import
+        from relay_pipelines.compare.request import CompareRequest
+
+        return compare(self._sides, request or CompareRequest(), self._session)
+
     def attest(self, topic: str | None = None) -> str:
         """Verify the ledger and return a statement of it, the lines that `relay attest` writes.
 
@@ -423,6 +440,22 @@ def load(path: str | Path = "relay.yaml") -> Mirrors:
         ConfigError: it is missing or invalid.
     """
     return Mirrors(settings.load(Path(path)), config=Path(path))
+
+
+def compare_clusters(request: CompareRequest) -> Compared:
+    """Compare any two clusters, as `relay compare --source ... --destination ...` does.
+
+    Raises:
+        ConfigError: the request names no clusters, or no topic is there.
+        RelayError: a cluster does not answer, or refuses.
+    """
+    from relay_pipelines.compare.comparing import settings_of
+
+    if not request.source:
+        raise ConfigError("no clusters are named", remedy="give source and destination")
+    with Mirrors(settings_of(request)) as mirrors:
+        (mirror,) = mirrors.values()
+        return mirror.compare(request)
 
 
 def asset_key(mirror: str, topic: str, *, key_prefix: str | Sequence[str] = ()) -> dg.AssetKey:

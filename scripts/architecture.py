@@ -31,7 +31,7 @@ _KINDS = {
     "Dagster": ("#e9defa", "sensors jobs assets windows checks orchestration resources"),
     "features": (
         "#dcf2e1",
-        "expectations replay recovery audit migration window_frame dataframe",
+        "expectations replay recovery audit compare migration window_frame dataframe",
     ),
     "a run, on the driver": (
         "#fdeccb",

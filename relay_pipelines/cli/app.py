@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 from relay_pipelines.audit.request import AuditRequest
-from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.cli.request_options import asks_for
+from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.expectations.request import ExpectationsRequest
 from relay_pipelines.invocation import Invocation
 from relay_pipelines.move.request import MoveRequest, MoveStep

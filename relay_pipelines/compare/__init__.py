@@ -21,4 +21,5 @@ Where people see it:
     command      the command `relay compare`
     report       its tables, and what `--json` prints
     page         its HTML page
+    checks       a check of any asset
 """

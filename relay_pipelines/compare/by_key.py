@@ -22,6 +22,7 @@ from relay_pipelines.compare.alignment import (
     TIMESTAMP,
     VALUE,
     Alignment,
+    Pairs,
     align,
     by,
     changed_fields,
@@ -129,6 +130,13 @@ def _unpacked(row: bytes) -> Row:
     )
 
 
+def _newest(source: Sequence[Any], destination: Sequence[Any]) -> Pairs:
+    """Return what is common, from the end on: a cleaner removes the oldest records of a key."""
+    last = len(source) - 1, len(destination) - 1
+    pairs = common(source[::-1], destination[::-1])
+    return [(last[0] - one, last[1] - other) for one, other in reversed(pairs)]
+
+
 @dataclass(slots=True)
 class KeysFound:
     """What was found in some of the groups of a topic.
@@ -190,7 +198,7 @@ class ByKey:
         fields = _ALL if timed else _TIMELESS
         is_ordered = self._is_ordered(source) and self._is_ordered(destination)
         pairs = (
-            common([by(row, fields) for row in source], [by(row, fields) for row in destination])
+            _newest([by(row, fields) for row in source], [by(row, fields) for row in destination])
             if is_ordered
             else []
         )
@@ -220,7 +228,8 @@ class ByKey:
             total.changed[names] += 1
             if added:
                 total.added[added] += 1
-        firsts = [min((pair[side] for pair in found.same), default=None) for side in (0, 1)]
+        both = [*found.same, *found.changed]
+        firsts = [min((pair[side] for pair in both), default=None) for side in (0, 1)]
         self._take_missing(found.missing, source, destination, firsts[0])
         self._take_extra(found.extra, source, destination, firsts[1], fields)
 

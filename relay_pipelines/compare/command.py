@@ -8,7 +8,7 @@ from pathlib import Path
 
 from relay_pipelines.audit.report import difference_table
 from relay_pipelines.audit.verdict import State
-from relay_pipelines.compare.comparing import read
+from relay_pipelines.compare.comparing import read, settings_of
 from relay_pipelines.compare.report import compare_document, compare_table, group_table
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
@@ -22,8 +22,6 @@ from relay_pipelines.output.progress import bytes_progress
 from relay_pipelines.output.tables import show
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session
-from relay_pipelines.settings import Settings
-from relay_pipelines.settings.validation_errors import in_section
 from relay_pipelines.sides import Sides
 
 _SHOWN = 10
@@ -45,7 +43,11 @@ def run(
     """
     if html is not None:
         require_writable("--html", html)
-    settings = settings_of(invocation, request, mirror)
+    if request.source and mirror is not None:
+        raise ConfigError(
+            "a mirror and two clusters are named", remedy="leave out --mirror or --source"
+        )
+    settings = settings_of(request) if request.source else invocation.settings()
     sides = the_mirror(settings, mirror, "a comparison is of")
     advice = "run again, or compare less with --from"
     with invocation.session(settings, advice, "compare") as session, invocation.reporting_errors():
@@ -54,23 +56,6 @@ def run(
         if html is not None:
             _write_page(html, compared)
     return invocation.exit_code
-
-
-def settings_of(
-    invocation: Invocation, request: CompareRequest, mirror: str | None = None
-) -> Settings:
-    """Return relay.yaml, or what stands for it if the request names the clusters.
-
-    Raises:
-        ConfigError: relay.yaml, or a name, is wrong.
-    """
-    if request.settings is None:
-        return invocation.settings()
-    if mirror is not None:
-        raise ConfigError(
-            "a mirror and two clusters are named", remedy="leave out --mirror or --source"
-        )
-    return in_section(Settings, request.settings, Path(), "write the servers as host:port")
 
 
 def _compare(sides: Sides, session: Session, request: CompareRequest) -> Compared:

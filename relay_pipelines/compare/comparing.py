@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from relay_pipelines.audit import spark_job
@@ -19,6 +20,8 @@ from relay_pipelines.compare.selection import begin
 from relay_pipelines.compare.tasks import COMPARE, Clients, clients_of, compare_group, compare_keys
 from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity
+from relay_pipelines.settings import Settings
+from relay_pipelines.settings.validation_errors import in_section
 from relay_pipelines.sides import Sides
 
 _SHOWN = 50  # topic-partitions of which differences are shown
@@ -40,6 +43,15 @@ def compare(sides: Sides, request: CompareRequest, session: Callable[[], Any]) -
         pass
     compared.seconds = sides.clock.monotonic() - began
     return compared
+
+
+def settings_of(request: CompareRequest) -> Settings:
+    """Return what stands for relay.yaml where the request names the clusters.
+
+    Raises:
+        ConfigError: an address is wrong.
+    """
+    return in_section(Settings, request.settings or {}, Path(), "write the servers as host:port")
 
 
 def read(compared: Compared, session: Callable[[], Any], tag: str) -> Generator[int, None, None]:

@@ -30,6 +30,7 @@ from relay_pipelines.compare.pairs import (
     BEYOND_THE_END,
     CHANGED,
     DUPLICATED,
+    ELSEWHERE,
     EXTRA,
     MISSING,
     OUT_OF_ORDER,
@@ -287,10 +288,15 @@ class InOrder:
         found, source, destination = self.found, self._source, self._destination
         here = [record.offset for record in source.records[: len(ones)]]
         there = [record.offset for record in destination.records[: len(others)]]
-        for index in aligned.missing:
-            self._wait(MISSING, digest(ones[index], self.fields), here[index])
-        for index in aligned.extra:
-            self._wait(EXTRA, digest(others[index], self.fields), there[index])
+        begins = self._last_source < 0
+        first = min((*aligned.same, *aligned.changed), default=(len(ones), len(others)))
+        for kind, indices, contents, offsets, limit in (
+            (MISSING, aligned.missing, ones, here, first[0]),
+            (EXTRA, aligned.extra, others, there, first[1]),
+        ):
+            for index in indices:
+                if not (begins and index < limit and self._is_trimmed(kind)):
+                    self._wait(kind, digest(contents[index], self.fields), offsets[index])
         for one, other in aligned.same:
             self._match(here[one], there[other], 1, 1, (here[one], there[other]))
             found.untimed += TIMESTAMP not in self.fields
@@ -331,8 +337,6 @@ class InOrder:
 
     def _wait(self, kind: str, content: bytes, offset: int) -> None:
         """Note a record without a partner, which may have come before, or may come later."""
-        if self._is_trimmed(kind):
-            return
         own, other = self._missing, self._extra
         if kind is EXTRA:
             own, other = other, own
@@ -354,14 +358,12 @@ class InOrder:
         side, other = (0, 1) if is_missing else (1, 0)
         runs = self.found.runs
         index = bisect_right(runs, offset, key=lambda run: run[side]) - 1
-        expected = sum(runs[index][other::2]) if index >= 0 else 0
+        expected = runs[index][other] + runs[index][2] if index >= 0 else 0
         here, there = (offset, expected) if is_missing else (expected, offset)
         self.found.note(kind, (self._at, here), (self._there, there))
 
     def _is_trimmed(self, kind: str) -> bool:
-        """Note a record before the first that is the same, where the other log may have had it."""
-        if self._last_source >= 0:
-            return False
+        """Note a record before the first that is the same, if the other log may have had it."""
         if kind is EXTRA and self._from.is_trimmed:
             self.found.not_compared[TRIMMED_AT_SOURCE] += 1
             return True
@@ -378,7 +380,8 @@ class InOrder:
         ):
             while side.fill() and side.peek().offset < end:
                 record, content = side.records[side.at], side.contents[side.at]
-                self._wait(kind, digest(content, self.fields), record.offset)
+                if self._last_source >= 0 or not self._is_trimmed(kind):
+                    self._wait(kind, digest(content, self.fields), record.offset)
                 side.at += 1
 
     def _rest(self) -> None:
@@ -393,12 +396,14 @@ class InOrder:
                 source.records[source.at :], source.contents[source.at :], strict=True
             ):
                 # only what comes too late for its partner, or is after what was asked for
+                if self._last_source < 0 and self._is_trimmed(MISSING):
+                    continue
                 if self._extra.count or not self._to.is_whole:
                     self._wait(MISSING, digest(content, self.fields), record.offset)
                 else:
-                    self._tail.records += not self._is_trimmed(MISSING)
+                    self._tail.records += 1
             source.at = len(source.contents)
-            while source.batch is not None and not self._extra.count and self._to.is_whole:
+            while source.batch is not None and self._tail.records and not self._extra.count:
                 self._tail.records += source.skip_batch()
 
     def judge(self, seen: Seen) -> Found:
@@ -433,7 +438,7 @@ class InOrder:
         for content, offsets in missing.items():
             for offset in offsets:
                 if content in copies:
-                    found.outside += 1
+                    found.not_compared[ELSEWHERE] += 1
                 elif is_behind and offset > self._last_source:
                     found.not_compared[BEYOND_THE_END] += 1
                 else:

@@ -17,6 +17,7 @@ BEYOND_THE_END = "beyond the end of the destination, which is behind or has lost
 TRIMMED_AT_SOURCE = "the source's log begins after them"
 TRIMMED_AT_DESTINATION = "the destination's log begins after them"
 HIDDEN = "an open transaction hides them at the source"
+ELSEWHERE = "they are at the destination, but not between the times of what was asked for"
 MANY_OF_ONE_KEY = "one key has too many records to compare them in order"
 SHUFFLED_BYTES = 64 << 20
 """Rows of more, which sort by key, go through Spark's shuffle."""

@@ -176,6 +176,6 @@ class CompareRequest:
         """The two clusters as in relay.yaml; None for a mirror of it."""
         if not self.source:
             return None
-        source = {"nodes": [{"name": "source", "bootstrap_servers": self.source}]}
+        source = {"upstreams": [{"name": "source", "bootstrap_servers": self.source}]}
         destination = {"bootstrap_servers": self.destination}
         return {"mirrors": {_OWN: {"source": source, "destination": destination}}}

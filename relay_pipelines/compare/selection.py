@@ -90,11 +90,11 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
 def _source(sides: Sides) -> ClusterClient:
     """Return a client of the first upstream that answers."""
     errors: list[RelayError] = []
-    nodes = sides.mirror.nodes
-    for node in nodes:
-        client = sides.source(node, "compare")
+    upstreams = sides.mirror.upstreams
+    for upstream in upstreams:
+        client = sides.source(upstream, "compare")
         try:
-            client.retry(partial(client.metadata, []), patient=len(nodes) == 1)
+            client.retry(partial(client.metadata, []), patient=len(upstreams) == 1)
         except RelayError as error:
             errors.append(error)
         else:

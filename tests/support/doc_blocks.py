@@ -34,6 +34,7 @@ CANNOT_RUN = {
     "relay acls": "the brokers have no authorizer; tests/integration/test_acls.py has some",
     "relay expectations ": "relay.yaml has none; tests/integration/test_expectations.py runs it",
     "relay spark ": "tests/integration/test_connect_server.py starts one",
+    "relay compare ": "nothing has copied there; tests/integration/test_compare.py runs it",
     "relay reset ": "every copy is where relay.yaml wants it",
 }
 _FENCE = re.compile(

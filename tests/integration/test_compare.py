@@ -1,0 +1,291 @@
+"""`relay compare` finds every difference that an independent reader finds, and no other."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.audit.verdict import State
+from relay_pipelines.compare.pairs import (
+    BEYOND_THE_END,
+    ELSEWHERE,
+    HIDDEN,
+    TRIMMED_AT_DESTINATION,
+    TRIMMED_AT_SOURCE,
+    Align,
+)
+from relay_pipelines.compare.request import Place
+from relay_pipelines.model import TopicPartition
+from tests.copying import Clusters, opened, write_transaction
+from tests.support.commands import relay_here
+from tests.support.comparing import Two, numbered
+from tests.support.consumers import commit
+from tests.support.independent import Record, delete_before
+from tests.support.odd_records import CODECS, ODD
+
+RECORDS = numbered(40)
+PLANTED = {
+    "missing": ([*RECORDS[:20], *RECORDS[23:]], {"missing": 3}),
+    "the first is missing": (RECORDS[1:], {"missing": 1}),
+    "extra": ([*RECORDS[:9], Record(b"x", b"of another"), *RECORDS[9:]], {"extra": 1}),
+    "extra at the end": ([*RECORDS, Record(b"x", b"of another")], {"extra": 1}),
+    "duplicated": ([*RECORDS[:20], *RECORDS[10:]], {"duplicated": 10}),
+    "duplicated at the end": ([*RECORDS, *RECORDS[-4:]], {"duplicated": 4}),
+    "out of order": (
+        [*RECORDS[:10], *RECORDS[15:20], *RECORDS[10:15], *RECORDS[20:]],
+        {"out of order": 5},
+    ),
+    "another value": (
+        [*RECORDS[:7], RECORDS[7]._replace(value=b"w"), *RECORDS[8:]],
+        {"changed": 1},
+    ),
+    "another key": ([*RECORDS[:7], RECORDS[7]._replace(key=b"w"), *RECORDS[8:]], {"changed": 1}),
+    "another time": (
+        [*RECORDS[:7], RECORDS[7]._replace(timestamp=(1, 5)), *RECORDS[8:]],
+        {"changed": 1},
+    ),
+    "a tombstone for an empty value": (
+        [*RECORDS[:7], RECORDS[7]._replace(value=None), *RECORDS[8:]],
+        {"changed": 1},
+    ),
+    "headers": ([each._replace(headers=(("by", b"mirror"),)) for each in RECORDS], {"changed": 40}),
+    "a header without a value": (
+        [*RECORDS[:7], RECORDS[7]._replace(headers=(("n", None),)), *RECORDS[8:]],
+        {"changed": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_is_the_same_is_not_decoded(sides: Clusters, codec: str) -> None:
+    """Batches of any codec and of every kind of record; and, batched anew, it is the same."""
+    two = Two(sides)
+    for side in (0, 1):
+        two.write(side, ODD, RECORDS, compression_type=codec)
+    compared = two.compare()
+    (found,) = compared.found
+    assert (found.same, found.undecoded) == (len(ODD) + 40, len(ODD) + 40)
+    assert (compared.exit_code, compared.verdict.state) == (0, State.AGREES)
+    again = Two(sides)
+    again.write(0, ODD, RECORDS, compression_type=codec)
+    again.write(1, [*ODD, *RECORDS[:5]], RECORDS[5:], compression_type="gzip")
+    (found,) = again.compare().found
+    assert (found.same, found.undecoded, found.numbers) == (len(ODD) + 40, 0, {})
+
+
+@pytest.mark.parametrize("batched", ["as it is", "anew"])
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_differences(sides: Clusters, name: str, batched: str) -> None:
+    copies, expected = PLANTED[name]
+    two = Two(sides)
+    two.write(0, RECORDS[:10], RECORDS[10:])
+    cuts = [copies[:10], copies[10:]] if batched == "as it is" else _cut(copies)
+    two.write(1, *cuts)
+    compared = two.compare()
+    (found,) = compared.found
+    assert dict(found.numbers) == expected, found
+    assert not found.not_compared
+    assert compared.exit_code == 4
+    missing, extra = two.multiset()
+    assert found.numbers["missing"] + found.numbers["changed"] == missing
+    assert sum(found.numbers[kind] for kind in ("extra", "duplicated", "changed")) == extra
+
+
+def _cut(records: Sequence[Record]) -> list[Sequence[Record]]:
+    return [records[at : at + 3] for at in range(0, len(records), 3)]
+
+
+def test_a_mirror_that_is_behind(sides: Clusters) -> None:
+    """It is neither the same nor different: nobody knows what will come."""
+    two = Two(sides)
+    two.write(0, RECORDS)
+    two.write(1, RECORDS[:30])
+    compared = two.compare()
+    assert (compared.exit_code, compared.verdict.state) == (1, State.AGREES)
+    assert compared.found[0].not_compared == {BEYOND_THE_END: 10}
+    assert str(compared.verdict).startswith("not verified: 10 (")
+
+
+def test_markers_and_aborted_transactions_are_no_records(sides: Clusters) -> None:
+    """A transactional source, and a destination that was written without transactions."""
+    two = Two(sides)
+    at = TopicPartition(two.topic, 0)
+    for first in (0, 10, 20, 30):
+        write_transaction(sides[0], at, RECORDS[first : first + 10])
+        write_transaction(sides[0], at, numbered(3, 100 + first), commit=False)
+    two.write(1, RECORDS[:25], RECORDS[25:])
+    compared = two.compare()
+    assert (compared.exit_code, compared.found[0].same) == (0, 40)
+
+
+def test_an_open_transaction_hides_what_is_not_passed(sides: Clusters) -> None:
+    two = Two(sides)
+    for side in (0, 1):
+        two.write(side, RECORDS)
+    sender = opened(sides[0], TopicPartition(two.topic, 0), numbered(2, 100))
+    try:
+        compared = two.compare()
+    finally:
+        sender.abort_transaction(30)
+    assert (compared.exit_code, compared.tally.not_verified) == (1, {HIDDEN: 2})
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_trimmed_beginning(sides: Clusters, side: int) -> None:
+    """Retention may have deleted it, or somebody: it is no difference, and not passed."""
+    two = Two(sides)
+    for each in (0, 1):
+        two.write(each, RECORDS[:15], RECORDS[15:])
+    delete_before(sides[side], TopicPartition(two.topic, 0), 10)
+    reason = (TRIMMED_AT_SOURCE, TRIMMED_AT_DESTINATION)[side]
+    assert two.only() == ({}, {reason: 10})
+    assert two.compare().exit_code == 1
+    missing = Two(sides)
+    for each, records in enumerate((RECORDS, [*RECORDS[:20], *RECORDS[21:]])):
+        missing.write(each, records)
+    delete_before(sides[side], TopicPartition(missing.topic, 0), 10)
+    assert missing.only() == ({"missing": 1}, {reason: 10})
+
+
+def _number(record: Record) -> int:
+    return int((record.key or b"k0")[1:])
+
+
+def _spread(two: Two, records: Sequence[Record], partitions: int) -> None:
+    """Write records at the destination as another partitioner does."""
+    by: dict[int, list[Record]] = {}
+    for each in records:
+        by.setdefault(_number(each) % partitions, []).append(each)
+    for partition, some in by.items():
+        two.write(1, some, to=partition)
+
+
+SWAPPED = [*RECORDS[:9], RECORDS[16], *RECORDS[10:16], RECORDS[9], *RECORDS[17:]]
+BY_KEY = {
+    "the same": (RECORDS, {}),
+    "missing": ([*RECORDS[:9], *RECORDS[10:]], {"missing": 1}),
+    "duplicated": ([*RECORDS, RECORDS[9]], {"duplicated": 1}),
+    "out of order": (SWAPPED, {"out of order": 1}),
+    "changed": ([*RECORDS[:9], RECORDS[9]._replace(value=b"w"), *RECORDS[10:]], {"changed": 1}),
+    "extra": ([*RECORDS, Record(b"k9", b"of another")], {"extra": 1}),
+}
+
+
+@pytest.mark.parametrize("name", BY_KEY)
+def test_other_partitions(sides: Clusters, name: str) -> None:
+    """Of each key, the order is compared; whatever the partitions are."""
+    copies, expected = BY_KEY[name]
+    two = Two(sides, 2, 3)
+    for partition in (0, 1):
+        two.write(0, [each for each in RECORDS if _number(each) % 2 == partition], to=partition)
+    _spread(two, copies, 3)
+    assert two.only() == (expected, {})
+    expected = {kind: n for kind, n in expected.items() if kind != "out of order"}
+    if "changed" in expected:  # of a set, nobody knows which two are one
+        expected = {"missing": 1, "extra": 1}
+    assert two.only(align=Align.SET) == (expected, {})
+
+
+COMPACTED = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**12)}
+LAST = RECORDS[-7:]  # of each key the newest
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "numbers", "superseded"),
+    [
+        (RECORDS, LAST, {}, 33),
+        (LAST, RECORDS, {}, 33),
+        (RECORDS[20:], RECORDS[10:], {}, 10),
+        (RECORDS, [*RECORDS[:10], *LAST], {"missing": 23}, 0),
+        (RECORDS, [*LAST[:3], LAST[3]._replace(value=b"w"), *LAST[4:]], {"changed": 1}, 33),
+        ([*LAST, Record(b"gone", b"1"), Record(b"gone", None)], LAST, {}, 2),
+        ([*LAST, Record(b"gone", b"1"), LAST[0]], LAST, {"missing": 1}, 0),
+    ],
+)
+def test_compacted_topics(
+    sides: Clusters,
+    here: Sequence[Record],
+    there: Sequence[Record],
+    numbers: dict[str, int],
+    superseded: int,
+) -> None:
+    """What a cleaner leaves of the same records is the same; what it never does is a difference."""
+    two = Two(sides, config=COMPACTED)
+    for side, records in enumerate((here, there)):
+        two.write(side, records)
+    (found,) = two.compare().found
+    assert (found.error, {k: n for k, n in found.numbers.items() if n}) == ("", numbers)
+    assert found.superseded == superseded or numbers
+
+
+def test_groups_of_another_tool(sides: Clusters) -> None:
+    """The first record that a group has not read is looked up, whatever the offsets are."""
+    two = Two(sides)
+    at = TopicPartition(two.topic, 0)
+    two.write(0, RECORDS)
+    write_transaction(sides[1], at, RECORDS[:20])
+    write_transaction(sides[1], at, RECORDS[20:])
+    places = {"exact": 31, "marker": 31, "again": 28, "never": 34, "end": 42}
+    for group, there in places.items():
+        commit(sides[0], f"{two.topic}-{group}", at, 40 if group == "end" else 30)
+        commit(sides[1], f"{two.topic}-{group}", at, there)
+    commit(sides[0], f"{two.topic}-away", at, 20)
+    commit(sides[0], f"{two.topic}-half", at, 20)
+    commit(sides[1], f"{two.topic}-half", at, 20)  # the marker of the first transaction
+    (found,) = two.compare(groups=f"{two.topic}-.*").found
+    said = {each.commit.group.rpartition("-")[2]: each.verdict for each in found.judged}
+    assert said == {
+        "exact": "exact",
+        "marker": "exact",
+        "again": "re-reads 3",
+        "never": "skips 3",
+        "end": "exact",
+        "half": "exact",
+        "away": "not judged: it has committed nothing at the destination",
+    }
+
+
+def test_a_part_of_a_topic(sides: Clusters) -> None:
+    """Offsets are those of the source; what both sides have outside of it does not count."""
+    two = Two(sides)
+    two.write(0, RECORDS)
+    earlier = [each._replace(timestamp=(1, 5)) for each in numbered(5, 90)]
+    two.write(1, earlier, RECORDS)  # other offsets than at the source
+    assert two.only(partition=0, start=Place(offset=10), until=Place(offset=30)) == ({}, {})
+    first = 1_700_000_000_000
+    assert two.only(start=Place(at_ms=first + 10), until=Place(at_ms=first + 30)) == ({}, {})
+    (found,) = two.compare(partition=0, start=Place(offset=10), until=Place(offset=30)).found
+    assert found.same == 20
+    odd = Two(sides)  # its times do not ascend, so that they lead elsewhere
+    odd.write(0, RECORDS)
+    odd.write(1, numbered(5, 90), RECORDS)
+    compared = odd.compare(partition=0, start=Place(offset=10), until=Place(offset=30))
+    assert (compared.found[0].not_compared, compared.exit_code) == ({ELSEWHERE: 20}, 1)
+
+
+def test_the_command_needs_no_relay_yaml(sides: Clusters, tmp_path: Path) -> None:
+    two = Two(sides)
+    two.write(0, RECORDS)
+    two.write(1, RECORDS[:7], RECORDS[8:])
+    named = [
+        *("--source", ",".join(sides[0].bootstrap_servers)),
+        *("--destination", ",".join(sides[1].bootstrap_servers), "--topics", two.topic),
+    ]
+    page = tmp_path / "page.html"
+    done = relay_here(tmp_path, "compare", *named, "--html", str(page), "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["verdict"]) == (4, "differs")
+    (pair,) = document["pairs"]
+    assert pair["differences"]["missing"] == 1
+    assert pair["first"]["missing"]["source"] == {"partition": 0, "offset": 7}
+    assert pair["first"]["missing"]["destination"] == {"partition": 0, "offset": 7}
+    assert pair["offsets"]["runs"] == [[0, 0, 7], [8, 7, 32]]
+    assert "the first of 1" in page.read_text()
+    shown = relay_here(tmp_path, "compare", *named)
+    assert shown.returncode == 4
+    assert f"{two.topic}-0: missing: 1; the first: source {two.topic}-0 at 7" in shown.stderr
+    named[3] = named[1]
+    same = relay_here(tmp_path, "compare", *named)
+    assert same.returncode == 2
+    assert "would be compared with itself" in same.stderr

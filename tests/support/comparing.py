@@ -1,0 +1,67 @@
+"""Two topics on the shared clusters, and what `relay compare` and an independent reader say."""
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from relay_pipelines.api import compare_clusters
+from relay_pipelines.compare.pairs import KINDS
+from relay_pipelines.compare.request import CompareRequest
+from relay_pipelines.compare.result import Compared
+from relay_pipelines.model import TopicPartition
+from tests.copying import KEPT, Clusters
+from tests.support import independent
+from tests.support.independent import CREATE_TIME, Record
+
+
+def numbered(count: int, first: int = 0) -> list[Record]:
+    """Records of some keys, each of its own time and value."""
+    return [
+        Record(b"k%d" % (n % 7), b"v%d" % n, (), (CREATE_TIME, 1_700_000_000_000 + n))
+        for n in range(first, first + count)
+    ]
+
+
+class Two:
+    """A topic on both clusters, under the same name."""
+
+    def __init__(
+        self, sides: Clusters, partitions: int = 1, there: int = 0, *, config: Any = None
+    ) -> None:
+        self.sides = sides
+        self.topic = f"compared-{uuid.uuid4().hex[:8]}"
+        for cluster, count in zip(sides, (partitions, there or partitions), strict=True):
+            independent.create(cluster, self.topic, count, KEPT | (config or {}))
+
+    def write(self, side: int, *batches: Sequence[Record], to: int = 0, **config: object) -> None:
+        """Write each of `batches` as one batch."""
+        independent.write(self.sides[side], TopicPartition(self.topic, to), *batches, **config)
+
+    def records(self, side: int, partition: int = 0) -> list[Record]:
+        """What an independent reader finds."""
+        return independent.records_of(self.sides[side], TopicPartition(self.topic, partition))
+
+    def compare(self, **asked: Any) -> Compared:
+        """Compare the topic."""
+        return compared(self.sides, self.topic, **asked)
+
+    def only(self, **asked: Any) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the differences of the only pair, and what was not compared."""
+        (found,) = self.compare(**asked).found
+        assert found.error == ""
+        return (
+            {kind: found.numbers[kind] for kind in KINDS if found.numbers[kind]},
+            dict(found.not_compared),
+        )
+
+    def multiset(self) -> tuple[int, int]:
+        """How many records one side has and the other has not, by an independent reader."""
+        here, there = (Counter(self.records(side)) for side in (0, 1))
+        return (here - there).total(), (there - here).total()
+
+
+def compared(sides: Clusters, topics: str, **asked: Any) -> Compared:
+    """Compare topics of two clusters, as the command does."""
+    source, destination = (",".join(cluster.bootstrap_servers) for cluster in sides)
+    return compare_clusters(CompareRequest(source, destination, (topics,), **asked))
