@@ -57,39 +57,37 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_what_is_the_same_is_not_decoded(sides: Clusters, codec: str) -> None:
+def test_what_is_the_same_is_not_decoded(sides: Clusters) -> None:
     """Batches of any codec and of every kind of record; and, batched anew, it is the same."""
-    two = Two(sides)
-    for side in (0, 1):
-        two.write(side, ODD, RECORDS, compression_type=codec)
+    two, records = Two(sides, 2 * len(CODECS)), len(ODD) + len(RECORDS)
+    for to, codec in enumerate(CODECS):
+        for side in (0, 1):
+            two.write(side, ODD, RECORDS, to=to, compression_type=codec)
+        two.write(0, ODD, RECORDS, to=len(CODECS) + to, compression_type=codec)
+        anew = [*ODD, *RECORDS[:5]], RECORDS[5:]
+        two.write(1, *anew, to=len(CODECS) + to, compression_type="gzip")
     compared = two.compare()
-    (found,) = compared.found
-    assert (found.same, found.undecoded) == (len(ODD) + 40, len(ODD) + 40)
+    assert [found.numbers for found in compared.found] == [{}] * 10
+    assert [found.same for found in compared.found] == [records] * 10
+    assert [found.undecoded for found in compared.found] == [records] * 5 + [0] * 5
     assert (compared.exit_code, compared.verdict.state) == (0, State.AGREES)
-    again = Two(sides)
-    again.write(0, ODD, RECORDS, compression_type=codec)
-    again.write(1, [*ODD, *RECORDS[:5]], RECORDS[5:], compression_type="gzip")
-    (found,) = again.compare().found
-    assert (found.same, found.undecoded, found.numbers) == (len(ODD) + 40, 0, {})
 
 
-@pytest.mark.parametrize("batched", ["as it is", "anew"])
-@pytest.mark.parametrize("name", PLANTED)
-def test_planted_differences(sides: Clusters, name: str, batched: str) -> None:
-    copies, expected = PLANTED[name]
-    two = Two(sides)
-    two.write(0, RECORDS[:10], RECORDS[10:])
-    cuts = [copies[:10], copies[10:]] if batched == "as it is" else _cut(copies)
-    two.write(1, *cuts)
+def test_planted_differences(sides: Clusters) -> None:
+    """Each in a partition of its own, in batches like the source's, and in others."""
+    two = Two(sides, 2 * len(PLANTED))
+    for to, (copies, _) in enumerate([*PLANTED.values(), *PLANTED.values()]):
+        two.write(0, RECORDS[:10], RECORDS[10:], to=to)
+        alike = [copies[:10], copies[10:]]
+        two.write(1, *(alike if to < len(PLANTED) else _cut(copies)), to=to)
     compared = two.compare()
-    (found,) = compared.found
-    assert dict(found.numbers) == expected, found
-    assert not found.not_compared
     assert compared.exit_code == 4
-    missing, extra = two.multiset()
-    assert found.numbers["missing"] + found.numbers["changed"] == missing
-    assert sum(found.numbers[kind] for kind in ("extra", "duplicated", "changed")) == extra
+    for to, (found, name) in enumerate(zip(compared.found, [*PLANTED, *PLANTED], strict=True)):
+        assert (dict(found.numbers), dict(found.not_compared)) == (PLANTED[name][1], {}), name
+        missing, extra = two.multiset(to)
+        assert found.numbers["missing"] + found.numbers["changed"] == missing, name
+        added = sum(found.numbers[kind] for kind in ("extra", "duplicated", "changed"))
+        assert added == extra, name
 
 
 def _cut(records: Sequence[Record]) -> list[Sequence[Record]]:
@@ -191,32 +189,26 @@ COMPACTED = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**12)}
 LAST = RECORDS[-7:]  # of each key the newest
 
 
-@pytest.mark.parametrize(
-    ("here", "there", "numbers", "superseded"),
-    [
-        (RECORDS, LAST, {}, 33),
-        (LAST, RECORDS, {}, 33),
-        (RECORDS[20:], RECORDS[10:], {}, 10),
-        (RECORDS, [*RECORDS[:10], *LAST], {"missing": 23}, 0),
-        (RECORDS, [*LAST[:3], LAST[3]._replace(value=b"w"), *LAST[4:]], {"changed": 1}, 33),
-        ([*LAST, Record(b"gone", b"1"), Record(b"gone", None)], LAST, {}, 2),
-        ([*LAST, Record(b"gone", b"1"), LAST[0]], LAST, {"missing": 1}, 0),
-    ],
-)
-def test_compacted_topics(
-    sides: Clusters,
-    here: Sequence[Record],
-    there: Sequence[Record],
-    numbers: dict[str, int],
-    superseded: int,
-) -> None:
+CLEANED: list[tuple[Sequence[Record], Sequence[Record], dict[str, int], int]] = [
+    (RECORDS, LAST, {}, 33),
+    (LAST, RECORDS, {}, 33),
+    (RECORDS[20:], RECORDS[10:], {}, 10),
+    (RECORDS, [*RECORDS[:10], *LAST], {"missing": 23}, 0),
+    (RECORDS, [*LAST[:3], LAST[3]._replace(value=b"w"), *LAST[4:]], {"changed": 1}, 33),
+    ([*LAST, Record(b"gone", b"1"), Record(b"gone", None)], LAST, {}, 2),
+    ([*LAST, Record(b"gone", b"1"), LAST[0]], LAST, {"missing": 1}, 1),
+]
+
+
+def test_compacted_topics(sides: Clusters) -> None:
     """What a cleaner leaves of the same records is the same; what it never does is a difference."""
-    two = Two(sides, config=COMPACTED)
-    for side, records in enumerate((here, there)):
-        two.write(side, records)
-    (found,) = two.compare().found
-    assert (found.error, {k: n for k, n in found.numbers.items() if n}) == ("", numbers)
-    assert found.superseded == superseded or numbers
+    two = Two(sides, len(CLEANED), config=COMPACTED)
+    for to, (here, there, _, _) in enumerate(CLEANED):
+        two.write(0, here, to=to)
+        two.write(1, there, to=to)
+    for found, (_, _, numbers, superseded) in zip(two.compare().found, CLEANED, strict=True):
+        assert (found.error, dict(found.numbers)) == ("", numbers), found
+        assert found.superseded == superseded, found
 
 
 def test_groups_of_another_tool(sides: Clusters) -> None:

@@ -54,6 +54,7 @@ COMMANDS = [
     ["offsets", "translate", "--group-regex", "some.*"],
     *(["move", look] for look in ("plan", "rehearse", "status")),
     ["attest"],
+    ["compare"],
     *(["audit", "--level", level] for level in ("ledger", "recount", "full", "sample")),
 ]
 

@@ -55,9 +55,9 @@ class Two:
             dict(found.not_compared),
         )
 
-    def multiset(self) -> tuple[int, int]:
+    def multiset(self, partition: int = 0) -> tuple[int, int]:
         """How many records one side has and the other has not, by an independent reader."""
-        here, there = (Counter(self.records(side)) for side in (0, 1))
+        here, there = (Counter(self.records(side, partition)) for side in (0, 1))
         return (here - there).total(), (there - here).total()
 
 
