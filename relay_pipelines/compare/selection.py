@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -133,12 +133,12 @@ def _refuse_the_same(
 
 
 def _topics(
-    client: ClusterClient, names: Iterable[str], request: CompareRequest
+    client: ClusterClient, names: Collection[str], request: CompareRequest
 ) -> dict[str, _Topic]:
     """Return those of the topics that exist."""
 
     def look() -> dict[str, _Topic]:
-        existing = sorted(client.existing(set(names)))
+        existing = sorted(client.existing(names))
         configs, errors = each_topic_configs(client, existing, [CLEANUP_POLICY])
         for error in errors.values():
             raise error
