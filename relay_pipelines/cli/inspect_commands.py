@@ -61,7 +61,8 @@ def plan(
     for name, mirror in selected_mirrors(settings, names).items():
         with invocation.reporting_errors(name):
             planned = api.Mirror(name, mirror, Session(settings.spark)).plan(topic)
-            found = findings.of_snapshot(planned.snapshot)
+            found = [*preflight.classes(planned.snapshot.sides)]
+            found += findings.of_snapshot(planned.snapshot)
             found += of_errors(together(planned.data_losses))
             document = json_output.plan(planned, found, clock.now_ms())
             documents.append(document)

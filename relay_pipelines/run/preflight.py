@@ -44,7 +44,7 @@ def check(sides: Sides, taken: Taken | None = None) -> Iterator[Finding]:
     Args:
         taken: what the checks of other mirrors have seen; it grows.
     """
-    yield from _classes(sides)
+    yield from classes(sides)
     clusters: list[tuple[Cluster, type[RetriableError]]] = [
         *((upstream, SourceError) for upstream in sides.mirror.upstreams),
         (sides.mirror.destination_cluster, DestinationError),
@@ -128,7 +128,8 @@ def check_sql(sides: Sides, session: Callable[[], Any]) -> Iterator[Finding]:
                 yield _error(sides.name, error)
 
 
-def _classes(sides: Sides) -> Iterator[Finding]:
+def classes(sides: Sides) -> Iterator[Finding]:
+    """Yield why filters and transforms of the mirror cannot be constructed here."""
     sources = Sources()
     for settings in sides.mirror.record_settings:
         specs = [(user_class.FILTER, chosen.spec) for chosen in settings.filters]

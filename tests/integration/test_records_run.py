@@ -203,7 +203,10 @@ def test_every_topic_has_its_own_record_policy(topics: Topics, local_session: An
 
 @pytest.mark.usefixtures("local_session")
 def test_check_reports_bad_sql_and_missing_classes(topics: Topics) -> None:
-    """`check` reports, in one line each, SQL that Spark refuses and classes that do not exist."""
+    """`check` reports, in one line each, SQL that Spark refuses and classes that do not exist.
+
+    `plan`, which starts no Spark, reports the classes.
+    """
     config = topics.config(
         {"no.such": {"where": "true"}},
         where="valeu IS NOT NULL",
@@ -212,7 +215,10 @@ def test_check_reports_bad_sql_and_missing_classes(topics: Topics) -> None:
     checked = relay_here(config, "check")
     assert checked.returncode == 2
     assert "where: Spark rejects 'valeu IS NOT NULL': [UNRESOLVED_COLUMN" in checked.stdout
-    assert "transform 'nowhere:Transform' cannot be imported: ModuleNotFoundError" in checked.stdout
+    missing = "transform 'nowhere:Transform' cannot be imported: ModuleNotFoundError"
+    assert missing in checked.stdout
+    planned = relay_here(config, "plan")
+    assert (planned.returncode, planned.stdout.count(missing)) == (2, 1), planned.stdout
     assert "topics.overrides: 'no.such' matches no topic of the source" in checked.stdout
     assert checked.stderr == ""  # where Spark would log what it refuses
 

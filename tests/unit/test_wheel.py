@@ -33,6 +33,8 @@ def test_init_writes_the_files_of_a_project_and_overwrites_none(site, tmp_path):
         "mirrors/dagster.yaml: exists, not changed",
         "next: fill in relay.yaml, then run `relay check`",
     ]
+    again = python(site, tmp_path, "-c", CALL, "init", "mirrors").splitlines()
+    assert again[-1] == "next: run `relay check`"
     assert (folder / "relay.yaml").read_text() == EXAMPLE.read_text()
     assert (folder / "workspace.yaml").read_text() == (ROOT / "workspace.yaml").read_text()
     assert (folder / "dagster.yaml").read_text() == "mine"
