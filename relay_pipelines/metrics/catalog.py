@@ -99,7 +99,7 @@ METRICS = (
         "lag_records",
         "gauge",
         ("mirror", "topic", "partition"),
-        "Source offsets that are not copied yet; those of a run end where it ends.",
+        "Source offsets that are not copied yet; a run looks for the end when it starts.",
         By.BOTH,
     ),
     Metric(

@@ -63,15 +63,8 @@ class MetricsObserver:
         )
         for upstream, total in sum(self._ends.values(), Counter[str]()).items():
             self._metrics["source_highwatermark"].labels(upstream).set(total)
-        lags = {
-            offsets.topic_partition: len(offsets)
-            for window in plan.windows
-            for offsets in window.ranges
-        }
-        for position in snapshot.positions:
-            self._lag(snapshot.name, position.topic_partition).set(
-                lags.get(position.topic_partition, 0)
-            )
+        for position in snapshot.positions:  # also of what is held back: its records wait, too
+            self._lag(snapshot.name, position.topic_partition).set(position.lag)
             self._open_transaction(snapshot.name, position)
         for checkpoint in snapshot.checkpoints.values():
             self._last_commit(snapshot.name, checkpoint.committed_at_ms)

@@ -3,6 +3,7 @@
 import socket
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,13 @@ def test_ledger_entries_update_records_bytes_skips_and_lag(observer: MetricsObse
         ("last_commit_timestamp_seconds", 1.54, {"mirror": "m"}),
     ):
         assert value(observer, name, **labels) == expected, name
+
+
+def test_what_a_guard_holds_back_waits_as_well(observer: MetricsObserver) -> None:
+    """The exporter and `status` say the same of it."""
+    held = Position(HERE, 500, 1500, next_offset=100)
+    observer.begin(replace(plan_of("m", "kafka-a", {"orders": "copy"}, (held,)), windows=[]))
+    assert value(observer, "lag_records", mirror="m", topic="orders", partition="0") == 1400
 
 
 def test_what_a_mirror_no_longer_has_or_reads_has_no_gauges(observer: MetricsObserver) -> None:
