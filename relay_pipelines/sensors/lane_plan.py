@@ -18,9 +18,8 @@ from relay_pipelines.resources import KafkaResource
 from relay_pipelines.sensors import source_events
 from relay_pipelines.sensors.pruning import prune
 from relay_pipelines.sensors.run_requests import RunRequests
-from relay_pipelines.sensors.source_events import Cursor, dated, released
+from relay_pipelines.sensors.source_events import Cursor, dated
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.windows import window_events
 
 _LAG_SECONDS = 300.0
 _LAG_CHANGE_SECONDS = 60.0
@@ -107,14 +106,15 @@ class LaneTick:
         """The lag on a change of a minute or after a while; the other checks on a change."""
         events, cursor = [], self.cursor.of_tick(self._lane, now)
         passed, oldest = lag.passes(self._lane, measured), measured.oldest_seconds or 0.0
+        held = _reasons(self._held_topics(measured))
         if (
             passed != cursor.lag_passed
-            or _reasons(self._held_topics(measured)) != cursor.held
+            or held != cursor.held
             or now - cursor.lag_at > _LAG_SECONDS
             or abs(oldest - cursor.lag_seconds) > _LAG_CHANGE_SECONDS
         ):
             events.append(lag.result(self._lane, measured).evaluation(self._lane.check(naming.LAG)))
-            cursor = replace(cursor, lag_passed=passed, lag_at=now, lag_seconds=oldest)
+            cursor = replace(cursor, lag_passed=passed, lag_at=now, lag_seconds=oldest, held=held)
         late, cursor = self._late_topics(cursor, measured)
         events += lag_target.evaluations(self._lane, late)
         loaded = [topic for topic in self._not_loaded() if topic in self.with_asset]
@@ -125,8 +125,6 @@ class LaneTick:
             events.append(result.evaluation(self._lane.check(naming.SOURCE_TOPICS)))
             cursor = replace(cursor, missing=missing)
         more, cursor = self._foreign(cursor, now)
-        events += more
-        more, cursor = self._held(cursor, measured)
         events += more
         return [dated(event, now) for event in events], cursor
 
@@ -159,21 +157,6 @@ class LaneTick:
         key = self._lane.check(naming.OTHER_DEPLOYMENTS)
         event = other_deployments.result(found).evaluation(key)
         return [event], replace(cursor, foreign=found, foreign_at=now)
-
-    def _held(self, cursor: Cursor, measured: lag.Lag) -> Found:
-        """The topics of which a guard holds something back now, for a new reason, or no longer."""
-        lane, instance = self._lane, self.context.instance
-        errors = self._held_topics(measured)
-        reasons = _reasons(errors)
-        events = [
-            window_events.held(lane.path, topic, held_line(lane.mirror, errors[topic]))
-            for topic in sorted(errors)
-            if reasons[topic] != cursor.held.get(topic)
-        ]
-        # those that are denied now say so themselves
-        ended = set(cursor.held).intersection(self._topics_with_asset()).difference(errors)
-        events += [released(instance, lane, topic) for topic in sorted(ended)]
-        return events, replace(cursor, held=reasons)
 
     def _held_topics(self, measured: lag.Lag) -> dict[str, dict[TopicPartition, RelayError]]:
         errors: dict[str, dict[TopicPartition, RelayError]] = {}

@@ -235,12 +235,10 @@ class _Tick:
             for decision in select(self._with_asset, mirror.topics.allow, mirror.topics.deny)
             if not decision.included
         }
-        held = {topic for cursor in before.lanes.values() for topic in cursor.held}
         events = [
-            event
+            no_longer_mirrored(main, topic, why)
             for topic, why in denied.items()
             if topic not in before.denied
-            for event in no_longer_mirrored(main, topic, why, was_held=topic in held)
         ]
         gone = self._gone()
         for lane in gone:

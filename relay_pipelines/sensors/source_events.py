@@ -22,10 +22,9 @@ from relay_pipelines.model import digest_of
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, changed
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.output.formatting import HELD_BACK, count, format_time, plural
+from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.page.page import page_unreachable
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.windows import window_events
 
 
 @dataclass(slots=True)
@@ -203,8 +202,6 @@ def _event(
 
 _NOT_MIRRORED = "no longer mirrored"
 _NOT_KNOWN = "not known"
-_LOOKED_AT = 20
-"""How many evaluations of a check are looked at for that of the last window."""
 
 
 def dated(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
@@ -216,22 +213,6 @@ def dated(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation
     # to the millisecond: Dagster refuses a second evaluation of a partition without a run
     moment = dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds")
     return changed(event, partition=moment)
-
-
-def released(instance: dg.DagsterInstance, lane: Lane, topic: str) -> dg.AssetCheckEvaluation:
-    """What `message_counts` says when nothing of a topic is held back any more.
-
-    It is what the last window has found: nothing else was counted since.
-    """
-    key = naming.topic_check(lane.path, topic, naming.MESSAGE_COUNTS)
-    for record in instance.event_log_storage.get_asset_check_execution_history(key, _LOOKED_AT):
-        found = record.evaluation
-        if found is None or not naming.is_window_key(found.partition or ""):
-            continue
-        if HELD_BACK not in (found.description or ""):
-            words = f"window {found.partition}: {found.description}"
-            return changed(found, description=words, partition=None)
-    return window_events.held(lane.path, topic, "")
 
 
 def not_reported(
@@ -254,19 +235,11 @@ def not_reported(
     }
 
 
-def no_longer_mirrored(
-    lane: Lane, topic: str, why: str, *, was_held: bool
-) -> list[dg.AssetCheckEvaluation]:
-    """What the checks of a topic say once, which nothing evaluates any more.
-
-    Args:
-        was_held: whether `message_counts` failed because a guard held something back. If it failed
-            because a count differs, that stays.
-    """
+def no_longer_mirrored(lane: Lane, topic: str, why: str) -> dg.AssetCheckEvaluation:
+    """What the lag target of a topic says once, which nothing evaluates any more."""
     words = f"{_NOT_MIRRORED}: {why}; reload the code location"
-    names = (naming.LAG_TARGET, *([naming.MESSAGE_COUNTS] if was_held else []))
-    keys = [naming.topic_check(lane.path, topic, name) for name in names]
-    return [CheckResult(passed=True, description=words).evaluation(key) for key in keys]
+    key = naming.topic_check(lane.path, topic, naming.LAG_TARGET)
+    return CheckResult(passed=True, description=words).evaluation(key)
 
 
 def no_longer_there(lane: Lane) -> list[dg.AssetCheckEvaluation]:

@@ -226,19 +226,6 @@ def result(topic: TopicReport) -> CheckResult:
     )
 
 
-def held(mirror: str, topic: str, why: str) -> dg.AssetCheckEvaluation:
-    """What a planner reports of a topic of which a guard holds something back.
-
-    A window says it, too, but a topic that is held back as a whole has none.
-
-    Args:
-        why: empty if nothing is held back any more.
-    """
-    passes = "nothing is held back any more; the next window is counted"
-    key = naming.topic_check(mirror, topic, naming.MESSAGE_COUNTS)
-    return CheckResult(not why, why or passes).evaluation(key)
-
-
 def _words(topic: TopicReport, verdict: Verdict) -> str:
     if topic.failure:
         return topic.failure
