@@ -47,6 +47,17 @@ _IN_CONFIG_FOLDER = "relative paths start at the folder of the configuration fil
 Location = tuple[str | int, ...]
 Problem = tuple[Location, str]
 """Where, below the value that is validated, and what is wrong."""
+FileState = tuple[int, int]
+"""A file's modification time in nanoseconds and size in bytes; zeros if it is not there."""
+
+
+def file_state(path: Path) -> FileState:
+    """Return how the file is now: one that was written again has another state."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
 
 
 def expected(what: str, why: str = "") -> PydanticCustomError:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.settings.config_types import Filled, Location, Problem
+from relay_pipelines.settings.config_types import FileState, Filled, Location, Problem, file_state
 from relay_pipelines.settings.models import VERSION, Settings
 from relay_pipelines.settings.validation_errors import describe, dotted
 
@@ -44,12 +44,14 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     """
     variables = os.environ if environment is None else environment
     folder = path.absolute().parent
+    files = dict[Path, FileState]()
     default = Path(variables.get("RELAY_CONFIG") or "relay.yaml")
     if path.absolute() == default.absolute() and (whole := variables.get(_WHOLE_FILE)):
         path, text = Path(_WHOLE_FILE), whole
     else:
+        files[path] = file_state(path)
         text = _text(path)
-    interpolation = _Interpolation(variables, folder)
+    interpolation = _Interpolation(variables, folder, files)
     try:
         written, root = _read_yaml(path, text)
         filled = interpolation.fill_in(written)
@@ -62,7 +64,7 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     _refuse_newer(path, written, root)
     problems = list(interpolation.problems)
     try:
-        settings = Settings.model_validate(filled, context={"folder": folder})
+        settings = Settings.model_validate(filled, context={"folder": folder, "files": files})
     except ValidationError as error:
         unresolved = [location for location, _ in problems]
         problems += [
@@ -238,11 +240,13 @@ class _Interpolation:
     Args:
         environment: the environment variables.
         folder: where relative paths start.
+        files: those that were read, as they were before; it grows.
         problems: references that could not be resolved; their strings stay unchanged.
     """
 
     environment: Mapping[str, str]
     folder: Path
+    files: dict[Path, FileState]
     problems: list[Problem] = field(default_factory=list)
 
     def fill_in(self, value: Any, location: Location = ()) -> Any:
@@ -287,8 +291,10 @@ class _Interpolation:
 
     def _file(self, name: str) -> str:
         """Return the file's text without the line end that editors and `echo` add."""
+        path = self.folder / name
         try:
-            content = (self.folder / name).read_bytes()
+            self.files[path] = file_state(path)
+            content = path.read_bytes()
         except OSError as error:
             raise LookupError(f"cannot read the file {name}: {error.strerror}") from None
         except ValueError:  # a null byte, or half a surrogate pair

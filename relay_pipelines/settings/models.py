@@ -13,8 +13,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     model_validator,
 )
 
@@ -35,6 +37,7 @@ from relay_pipelines.settings.clusters import Destination, Source
 from relay_pipelines.settings.config_types import (
     Count,
     FileInExistingFolder,
+    FileState,
     GiveUpAfter,
     HostPort,
     LaneName,
@@ -503,6 +506,16 @@ class Settings(Section):
     """Whether Dagster's sensors are switched on when it sees them for the first time."""
     mirrors: dict[MirrorName, Mirror] = Field(min_length=1)
     """The mirrors by name. Every checkpoint contains the name: a renamed mirror starts over."""
+    _files: Mapping[Path, FileState] = PrivateAttr({})
+
+    def model_post_init(self, context: Any) -> None:
+        """Take over which files were read."""
+        self._files = (context or {}).get("files", {})
+
+    @property
+    def files(self) -> Mapping[Path, FileState]:
+        """The files that were read, relay.yaml and those of `${file:path}`, each as it was then."""
+        return self._files
 
     def problems(self) -> Iterator[Problem]:
         """Find mirrors that get a name in Dagster that is taken; op names have no dashes."""

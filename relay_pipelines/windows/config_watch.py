@@ -13,6 +13,7 @@ from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror, Settings
+from relay_pipelines.settings.config_types import file_state
 
 _SHOWN = {"destination.bootstrap_servers", "topics.allow", "topics.deny", "topics.rename", "where"}
 """Keys whose values decide which records go where, and hold no secrets."""
@@ -35,21 +36,21 @@ class Change:
 
 
 class ConfigWatch:
-    """Looks at the file again and again, and reads it if it was written."""
+    """Looks at the files again and again, and reads them if one was written."""
 
     def __init__(
         self, kafka: KafkaResource, lane: Lane, catalog: Catalog, log: logging.Logger
     ) -> None:
         self._path = Path(kafka.config_path)
-        self._written = self._state()
         self._settings = kafka.settings
+        self._written = dict(self._settings.files)
         self._lane = lane
         self._catalog = catalog
         self._log = log
 
     def change(self) -> Change | None:
         """Return what has changed for the lane; None if nothing has, or the file cannot be used."""
-        written = self._state()
+        written = {path: file_state(path) for path in self._settings.files}
         if written == self._written:
             return None
         self._written = written
@@ -60,6 +61,7 @@ class ConfigWatch:
             log_and_print(self._log, line, logging.WARNING)
             return None
         before, self._settings = self._settings, loaded
+        self._written = dict(loaded.files)
         name = self._lane.mirror
         if (lane := lane_of(loaded, self._lane, self._catalog)) is None:
             return Change(f"{name}/{self._lane.name} is no longer in relay.yaml", loaded, None)
@@ -70,13 +72,6 @@ class ConfigWatch:
         keys = ", ".join(_differences(before.mirror(name), mirror))
         what = f"relay.yaml has changed ({keys})" if keys else "relay.yaml has changed"
         return Change(what, loaded, None if starts_anew else lane)
-
-    def _state(self) -> tuple[int, int]:
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            return 0, 0
-        return status.st_mtime_ns, status.st_size
 
 
 def lane_of(loaded: Settings, lane: Lane, catalog: Catalog) -> Lane | None:

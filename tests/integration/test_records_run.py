@@ -218,7 +218,7 @@ def test_check_reports_bad_sql_and_missing_classes(topics: Topics) -> None:
     missing = "transform 'nowhere:Transform' cannot be imported: ModuleNotFoundError"
     assert missing in checked.stdout
     planned = relay_here(config, "plan")
-    assert (planned.returncode, planned.stdout.count(missing)) == (2, 1), planned.stdout
+    assert (planned.returncode, planned.stderr.count(missing)) == (2, 1), planned.stderr
     assert "topics.overrides: 'no.such' matches no topic of the source" in checked.stdout
     assert checked.stderr == ""  # where Spark would log what it refuses
 

@@ -1,18 +1,23 @@
 """Lanes: which topics are copied together, and the catalog that keeps them together."""
 
+import copy
 import json
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane, lanes_of, ops, shares
 from relay_pipelines.orchestration.naming import MAIN
 from relay_pipelines.orchestration.topic_catalog import Catalog
+from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
+from relay_pipelines.windows.config_watch import ConfigWatch
 from tests.support.config_files import SIDES
 
 
@@ -210,3 +215,26 @@ def test_checks_of_expectations_have_names_of_their_own() -> None:
     (lane,) = lanes_of("m", checked, ["a", "a.keys-not-null", "b"])
     found = [topics for _, topics in ops("window", lane, checked)]
     assert found == [["a", "b"], ["a.keys-not-null"]]
+
+
+def test_a_rotated_file_is_a_change_of_the_configuration(tmp_path: Path) -> None:
+    """What `${file:path}` names is read with relay.yaml; what nobody wrote is not read again."""
+    secret, config = tmp_path / "password", tmp_path / "relay.yaml"
+    secret.write_text("old")
+    security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": "u"}
+    sides: Any = copy.deepcopy(SIDES)
+    sides["destination"]["security"] = security | {"password": "${file:password}"}
+    config.write_text(yaml.safe_dump({"mirrors": {"m": sides}}))
+    kafka, catalog = KafkaResource(config_path=str(config)), Catalog(tmp_path / "topics.json")
+    (lane,) = lanes_of("m", kafka.mirror("m"), [])
+    watch = ConfigWatch(kafka, lane, catalog, logging.getLogger())
+    assert watch.change() is None
+
+    secret.write_text("newer")
+
+    change = watch.change()
+    assert change is not None
+    assert change.lane == lane
+    assert "newer" not in change.what
+    assert change.settings.mirror("m").destination_cluster.security.password == "newer"
+    assert watch.change() is None
