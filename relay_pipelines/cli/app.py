@@ -350,16 +350,13 @@ def replay(
     request: ReplayRequest,
     mirror: MirrorName = None,
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be copied.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before copying.")] = False,
+    execute: Execute = False,
     as_json: Json = False,
 ) -> int:
     """Copy a range of a topic again, into another topic, exactly once."""
     from relay_pipelines.replay import command
 
-    return command.run(context.obj, mirror, request, dry_run=dry_run, yes=yes, as_json=as_json)
+    return command.run(context.obj, mirror, request, execute=execute, as_json=as_json)
 
 
 @app.command()
@@ -413,13 +410,13 @@ def move(
     request: MoveRequest,
     mirror: MirrorName = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a change.")] = False,
+    execute: Execute = False,
     as_json: Json = False,
 ) -> int:
     """Move producers and consumers to the copy, step by step, or take that back."""
     from relay_pipelines.move import command
 
-    return command.run(context.obj, mirror, request, step, yes=yes, as_json=as_json)
+    return command.run(context.obj, mirror, request, step, execute=execute, as_json=as_json)
 
 
 @app.command()

@@ -31,7 +31,7 @@ _TOPIC, _GROUP, _PARTITIONS, _KEYS = "orders", "invoicing", 4, 50
 _POLL_SECONDS = 0.05
 _PATIENCE_SECONDS = 120.0
 _SHOWN = 5
-_BY_HAND = ("--by", "hand", "--still", "3s", "--yes")
+_BY_HAND = ("--by", "hand", "--still", "3s", "--execute")
 _OPENING = """\
 A producer and a consumer group move from one Kafka cluster to another, work there,
 and move back with what was written there, while brokers are killed. In the end we
@@ -207,7 +207,7 @@ class _Scenario:
         with self.reporter.step(
             "Cut: copy the rest, take the topic from the mirror, move the group"
         ):
-            self._relay("move", "cut", "--yes", kill=self.new, when="looking at groups")
+            self._relay("move", "cut", "--execute", kill=self.new, when="looking at groups")
         with self.reporter.step("Consumer and producer go on at new, where they were"):
             self._live(self.new)
             self._await_more()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,12 +31,17 @@ def run(
     request: MoveRequest,
     step: MoveStep,
     *,
-    yes: bool,
+    execute: bool,
     as_json: bool,
 ) -> int:
-    """Do one step, or only look; return the exit code. It asks before a change, without `yes`."""
+    """Do one step, or only look; return the exit code. It changes nothing without `execute`."""
     sides = the_mirror(invocation.settings(), mirror, "a move is of")
     name = sides.name
+    if step in _CHANGES and not execute:
+        raise ConfigError(
+            f"relay move {step} {_CHANGES[step]}; nothing is changed",
+            remedy="add --execute to do it; relay move rehearse shows whether it can",
+        )
     say = (lambda _: None) if as_json else (lambda line: messages.note(f"{name}: {line}"))
     advice = "`relay move status` says where the move stands"
     with (
@@ -47,20 +51,9 @@ def run(
         move = Move(sides, request, session, say=say)
         if step.is_rehearsal:
             _show_rehearsal(invocation, name, move.rehearse(), step, as_json=as_json)
-        elif step not in _CHANGES or yes or _is_wanted(name, step):
+        else:
             _show(invocation, name, move.do(step), as_json=as_json)
     return invocation.exit_code
-
-
-def _is_wanted(name: str, step: MoveStep) -> bool:
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            f"relay move {step} {_CHANGES[step]}, and it cannot ask without a terminal",
-            remedy="add --yes, or see relay move rehearse first",
-        )
-    import typer
-
-    return typer.confirm(f"{name}: relay move {step} {_CHANGES[step]}. Go on?")
 
 
 def _show(invocation: Invocation, name: str, result: MoveResult, *, as_json: bool) -> None:

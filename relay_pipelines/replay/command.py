@@ -1,11 +1,10 @@
-"""The command `replay`: copies a range of a topic again, after it has shown what."""
+"""The command `replay`: copies a range of a topic again, or shows what it would copy."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import of_errors
 from relay_pipelines.invocation import Invocation, observed, the_mirror
 from relay_pipelines.output import json_output, messages, run_report
@@ -25,11 +24,10 @@ def run(
     mirror: str | None,
     request: ReplayRequest,
     *,
-    dry_run: bool,
-    yes: bool,
+    execute: bool,
     as_json: bool,
 ) -> int:
-    """Show what a replay copies, ask unless `yes` is given, and copy it; return the exit code."""
+    """Show what a replay copies, and copy it if `execute` is given; return the exit code."""
     settings = invocation.settings()
     sides = the_mirror(settings, mirror, "a replay is of")
     advice = "committed records stay, run again to continue"
@@ -38,7 +36,7 @@ def run(
         observed(settings.metrics) as publication,
     ):
         replay = plan_replay(sides, request, session, settings.mirrors)
-        only_shown = dry_run or not replay.plan.windows
+        only_shown = not (execute and replay.plan.windows)
         # otherwise the run reports its losses
         losses = of_errors(replay.plan.data_losses) if only_shown else []
         found = [*replay.findings, *losses]
@@ -48,8 +46,10 @@ def run(
         elif only_shown:
             messages.document(document)
         invocation.report(found, replay.name)
-        if not only_shown and (yes or _is_wanted(request)):
+        if not only_shown:
             _copy(invocation, session, replay, publication, as_json=as_json)
+        elif replay.plan.windows and not as_json:
+            messages.note(f"{replay.name}: nothing is copied; add --execute to do it")
     return invocation.exit_code
 
 
@@ -89,14 +89,3 @@ def _show(replay: Replay, request: ReplayRequest, document: json_output.Document
     stdout().print(
         f"{replay.name}: {doing} {records} from the {request.side}, and {what}", soft_wrap=True
     )
-
-
-def _is_wanted(request: ReplayRequest) -> bool:
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            f"a replay writes to {request.to}, and it cannot ask without a terminal",
-            remedy="add --yes, or --dry-run to only see the plan",
-        )
-    import typer
-
-    return typer.confirm(f"Copy these records to {request.to}?")

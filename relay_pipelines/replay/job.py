@@ -33,14 +33,14 @@ from relay_pipelines.settings import Settings
 
 
 def _config(settings: Settings, catalog: Catalog) -> Any:
-    """The schema; the launchpad opens with a dry run of the first topic that is known."""
+    """The schema; the launchpad opens with the first topic that is known, to be shown."""
     name, mirror = next(iter(settings.mirrors.items()))
     topic = next(iter(catalog.known(name, mirror)), "")
     return config_schema(
         ReplayRequest,
         {"topic": topic, "to": f"{topic}.replayed"},
         mirror=(str, Field(name, description="The mirror's name.")),
-        dry_run=(bool, Field(default=True, description="Only log what would be copied.")),
+        execute=(bool, Field(default=False, description="Copy it, and not only log what.")),
     )
 
 
@@ -60,7 +60,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
     return build_job(
         naming.job(prefix, "replay"),
         naming.job(prefix, "replay_range"),
-        "Copies a range of a topic again, into another topic, exactly once. A dry run by default.",
+        "Copies a range of a topic again, into another topic, exactly once; by default, only shows it.",
         copy,
         prefix=prefix,
         config=_config(settings, catalog),
@@ -85,9 +85,9 @@ def _replay(
         log.warning("%s", finding)
     for planned in replay.plan.ranges:
         log.info("%s: %s goes to %s", replay.name, planned.source, planned.destination)
-    if config["dry_run"]:
+    if not config["execute"]:
         left = plural(sum(len(planned.source) for planned in replay.plan.ranges), "offset")
-        log.info("%s: a dry run; %s left to copy with dry_run: false", replay.name, left)
+        log.info("%s: nothing is copied; %s left to copy with execute: true", replay.name, left)
         _fail_for(context, [str(error) for error in replay.plan.data_losses], needs_operator=True)
         return
     replay = start_replay(replay)

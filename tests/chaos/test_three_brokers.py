@@ -308,7 +308,7 @@ def test_elections_during_a_recount(three: LocalCluster, topic_name: str, tmp_pa
                 write(cluster, TopicPartition(topic_name, partition), numbered(60, 1000, first))
         assert commands.relay_here(config, "run").returncode == 0
         offsets = ("--partition", "1", "--offsets", f"{number * 600}:{number * 600 + 90}")
-        again = (topic_name, "--to", copy, "--into-itself", *offsets, "--yes")
+        again = (topic_name, "--to", copy, "--into-itself", *offsets, "--execute")
         assert commands.relay_here(config, "replay", *again).returncode == 0
     quota(cluster.bootstrap_servers, f"relay-{topic_name}-recount", "consumer_byte_rate", 512 << 10)
     operator = Operator(three)

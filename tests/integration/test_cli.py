@@ -241,7 +241,17 @@ def test_a_topic_of_another_mirror_is_refused(
         done = relay_here(config, command, "--mirror", "onto")
         assert done.returncode == 2, done.stderr
         assert error_line(done).startswith(refused)
-    asked = ("replay", topic_name, "--mirror", "own", "--to", plain, "--offsets", "0:3", "--yes")
+    asked = (
+        "replay",
+        topic_name,
+        "--mirror",
+        "own",
+        "--to",
+        plain,
+        "--offsets",
+        "0:3",
+        "--execute",
+    )
     replayed = relay_here(config, *asked)
     assert replayed.returncode == 2
     holds = f"the topic {plain!r} holds what mirror 'plain' copied: replayed records would be"

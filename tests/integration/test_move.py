@@ -62,7 +62,7 @@ class Moving:
         return json.loads(done.stdout)
 
     def fails(self, *arguments: str) -> str:
-        return error_line(relay_here(self.config, "move", *arguments, "--yes"))
+        return error_line(relay_here(self.config, "move", *arguments, "--execute"))
 
     def move(self, who: str = "ann", clock: Any = None, **asked: Any) -> Move:
         settings = load(self.config)
@@ -190,15 +190,15 @@ def test_there_and_back(moving: Moving) -> None:
     assert (seen["offsets_to_copy"], seen["move"]["state"]) == (5, "not begun")
     assert [(each["group"], each["exact"]) for each in seen["groups"]] == [(moving.group, 2)]
     assert moving.position() < 0
-    assert "it cannot ask without a terminal" in error_line(
+    assert "nothing is changed; add --execute to do it" in error_line(
         relay_here(moving.config, "move", "fence")
     )
     assert "nothing to cut; `relay move fence` begins it" in moving.fails("cut")
 
-    fenced = moving.relay("fence", "--yes", "--still", f"{STILL_MS}ms")
+    fenced = moving.relay("fence", "--execute", "--still", f"{STILL_MS}ms")
     assert (fenced["state"], fenced["fence"]) == ("fenced", "acl")
     until(lambda: not moving.may_write(), "the ACL")
-    done = moving.relay("cut", "--yes")
+    done = moving.relay("cut", "--execute")
     assert (done["state"], done["groups"]) == ("cut", [moving.group])
     header, *_ = relay_here(moving.config, "attest").stdout.splitlines()
     at, _ = json.loads(header)["move"]["cut"]
@@ -213,9 +213,9 @@ def test_there_and_back(moving: Moving) -> None:
     assert reset.stderr.count("it has moved to the destination") == 2
     lines = moving.relay("verify")["lines"]
     assert "nothing was written at the source since the fence held" in lines
-    assert moving.relay("cut", "--yes")["state"] == "cut"
+    assert moving.relay("cut", "--execute")["state"] == "cut"
 
-    back = moving.relay("back", "--yes")
+    back = moving.relay("back", "--execute")
     assert back["lines"][0] == (
         "taken back: 1 ACL lifted, 2 topic-partitions given back to the mirror"
     )
@@ -390,7 +390,7 @@ STEPS: tuple[tuple[str, State, tuple[Any, str]], ...] = (
 
 
 BEGUN = {"fence": [State.FENCING], "cut": [State.CUTTING], "back": [State.RETURNING]}
-YES = dict.fromkeys(BEGUN, ("--yes",))
+EXECUTE = dict.fromkeys(BEGUN, ("--execute",))
 
 
 @pytest.mark.parametrize("side", ["moving", "moving_to_guarded"])
@@ -410,7 +410,7 @@ def test_a_broker_is_away_at_each_step(side: str, request: pytest.FixtureRequest
         for at in (None, middle):
             with frozen(moving.guarded, at):
                 asked = ("move", step, "--by", "hand", "--still", f"{STILL_MS}ms")
-                assert error_line(relay_here(impatient, *asked, *YES.get(step, ())))
+                assert error_line(relay_here(impatient, *asked, *EXECUTE.get(step, ())))
             began = {before} if at is None else {before, *BEGUN.get(step, ())}
             assert moving.state() in began
         getattr(moving.by_hand(), step)()
@@ -736,7 +736,7 @@ def test_a_replay_into_what_has_moved(moving: Moving) -> None:
     """The way back would bring its copies to the source, which has their originals."""
     topic, own = moving.mirror.topic, moving.mirror.name
     moving.cut_by_hand()
-    asked = ("replay", topic, "--to", topic, "--into-itself", "--offsets", "0:3", "--yes")
+    asked = ("replay", topic, "--to", topic, "--into-itself", "--offsets", "0:3", "--execute")
     assert "has moved to the destination" in error_line(relay_here(moving.config, *asked))
     with patch.object(replay, "moved_topics", return_value=()):  # as if it had begun before
         assert relay_here(moving.config, *asked).returncode == 0

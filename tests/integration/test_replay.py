@@ -155,7 +155,7 @@ def test_the_command_killed_and_repeated(replayed: Replayed) -> None:
     config, token = replayed.config(), replayed.folder / "token"
     typed = ["replay", replayed.mirror.topic, "--to", replayed.to.topic, "--offsets", "20:80"]
     fault = {"RELAY_FAULT": f"{Failpoint.MID_CHUNK}=SIGSTOP@5:{token}"}
-    command = [str(commands.RELAY), "--config", str(config), *typed, "--yes"]
+    command = [str(commands.RELAY), "--config", str(config), *typed, "--execute"]
     driver = psutil.Popen(
         command,
         env=commands.environment() | fault,
@@ -174,7 +174,7 @@ def test_the_command_killed_and_repeated(replayed: Replayed) -> None:
     (state,) = replays(Sides(replayed.mirror.name, settings, CLOCK))
     assert 0 < state["left"] < state["offsets"] == 60
 
-    again = relay_here(config, *typed, "--yes")
+    again = relay_here(config, *typed, "--execute")
 
     assert again.returncode == 0, again.stderr
     assert_equal(RECORDS[20:80], replayed.copied())
@@ -445,7 +445,7 @@ def test_a_target_that_is_gone(replayed: Replayed) -> None:
     replayed.replay()
     delete(there, replayed.to.topic)
 
-    gone = relay_here(config, *typed, "--yes")
+    gone = relay_here(config, *typed, "--execute")
 
     assert gone.returncode == 3, gone.stdout
     line = "does not exist at the destination; start the replay again under another --id"
@@ -460,18 +460,18 @@ def test_a_target_that_is_gone(replayed: Replayed) -> None:
 
 @pytest.mark.quick
 def test_the_command(replayed: Replayed) -> None:
-    """It shows the plan, asks or needs --yes, copies, and shows up in status, ledger and audit."""
+    """It shows the plan, copies with --execute, and shows up in status, ledger and audit."""
     config, mirror = replayed.config(), replayed.mirror
     typed = ["replay", mirror.topic, "--to", replayed.to.topic, "--offsets", "20:80"]
-    shown = relay_here(config, *typed, "--dry-run")
+    shown = relay_here(config, *typed)
     assert shown.returncode == 0, shown.stderr
     assert f"{mirror.topic} " in shown.stdout
     assert "reads 60 offsets from the source, and copies their records" in shown.stdout
-    assert "it cannot ask without a terminal; add --yes" in error_line(relay_here(config, *typed))
-    wrong = relay_here(config, *typed, "--dry-run", "--where", "key =")
+    assert "nothing is copied; add --execute to do it" in shown.stderr
+    wrong = relay_here(config, *typed, "--where", "key =")
     assert (wrong.returncode, "where: Spark rejects" in error_line(wrong)) == (2, True)
     assert replayed.copied() == []
-    done = relay_here(config, *typed, "--yes")
+    done = relay_here(config, *typed, "--execute")
     assert done.returncode == 0, done.stderr
     assert_equal(RECORDS[20:80], replayed.copied())
     assert "complete since an earlier run" in relay_here(config, *typed).stdout

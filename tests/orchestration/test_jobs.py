@@ -94,7 +94,7 @@ def test_a_backfill_that_ends_with_a_change_says_what_failed_before(
 
 
 def test_replay(environment: InProcessEnvironment, topics: list[str]) -> None:
-    """A dry run by default; exactly once, also when it is run again after `mirror_once`."""
+    """It only shows by default; exactly once, also when it is run again after `mirror_once`."""
     succeeded(environment.job("mirror_once"))
     assert environment.materialized(topics[0]) == set(environment.windows())
     assert len(environment.windows()) == 1
@@ -106,7 +106,7 @@ def test_replay(environment: InProcessEnvironment, topics: list[str]) -> None:
         "to": f"{environment.name}.{topics[0]}.again",
         "partition": 0,
         "offsets": "20:80",
-        "dry_run": False,
+        "execute": True,
     }
     for copied in (60, 0):
         run = succeeded(environment.job("replay", config))

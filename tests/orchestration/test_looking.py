@@ -187,7 +187,7 @@ def test_what_looks_writes_nothing(
     statement = tmp_path / "statement.json"
     statement.write_text(lost["attest"])
     before, copies = looker.state(), ["--offsets", "0:3", "--side", "destination"]
-    again = ["replay", topic_name, "--to", "again", "--dry-run"]
+    again = ["replay", topic_name, "--to", "again"]
     for command, denied in (
         (["audit", "--against", str(statement)], False),
         # a replay says beforehand that this user may not do it
