@@ -60,7 +60,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
     return build_job(
         naming.job(prefix, "replay"),
         naming.job(prefix, "replay_range"),
-        "Copies a range of a topic again, into another topic, exactly once; by default, only shows it.",
+        "Copies a range of a topic again, into another topic, exactly once; or only shows it.",
         copy,
         prefix=prefix,
         config=_config(settings, catalog),
