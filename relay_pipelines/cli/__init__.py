@@ -10,7 +10,7 @@
     ledger_commands       the commands ledger and attest
     exporter_command      the command exporter
     convert_command       the command convert
-    upstreams_command         the command upstreams
+    upstreams_command     the command upstreams
     acls_command          the command acls
     init_command          the command init
     spark_command         the command spark

@@ -2,7 +2,7 @@
 
 cluster_snapshot    all of it, read once: topics, offsets, checkpoints, configurations
 watermarks          what the source holds of every topic-partition, and how far it is copied
-upstream_selection      which upstream is read, and why
+upstream_selection  which upstream is read, and why
 lost_checkpoints    checkpoints that are gone, or older than the ledger
 recent_configs      what a session was told of configurations, while it has nothing to copy
 state_topics        the topics of checkpoints and ledger, and what is wrong with them
