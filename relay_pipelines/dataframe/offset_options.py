@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relay_pipelines.dataframe.option_names import ENDS, STARTS, STRATEGY, only_one
+from relay_pipelines.dataframe.option_names import ENDS, STARTS, only_one
 from relay_pipelines.dataframe.topic_options import TopicPartitions
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import TopicPartition
@@ -17,7 +16,6 @@ from relay_pipelines.protocol.clock import moment_ms, moment_of
 from relay_pipelines.settings.validation_errors import nearest
 
 Offsets = dict[TopicPartition, int]
-_STRATEGIES = ("error", "latest")
 _LAST_MS = (1 << 63) - 1
 
 
@@ -45,14 +43,8 @@ def start_offsets(
     Raises:
         ConfigError: options mean none, or one outside the log.
     """
-    strategy = options.get(STRATEGY, "error")
-    if strategy not in _STRATEGIES:
-        raise ConfigError(
-            f"option {STRATEGY}: {strategy!r} is neither error nor latest",
-            remedy=nearest(strategy, _STRATEGIES, "values"),
-        )
     option = only_one(options, *STARTS) or "start"
-    position = _Position(client, topics, logs, option, EARLIEST, is_required=strategy == "error")
+    position = _Position(client, topics, logs, option, EARLIEST)
     return position.offsets(options.get(option, "earliest"))
 
 
@@ -65,7 +57,7 @@ def end_offsets(
         ConfigError: options mean none, or one outside the log.
     """
     option = only_one(options, *ENDS) or "end"
-    position = _Position(client, topics, logs, option, LATEST, is_required=False)
+    position = _Position(client, topics, logs, option, LATEST)
     return position.offsets(options.get(option, "latest"))
 
 
@@ -75,8 +67,6 @@ class _Position:
 
     Args:
         default: of topic-partitions that JSON does not name: `EARLIEST` or `LATEST`.
-        is_required: whether it is an error if no record is as new as a time, for the options whose
-            name has `Timestamp`.
     """
 
     client: ClusterClient
@@ -84,15 +74,10 @@ class _Position:
     logs: Logs
     option: str
     default: int
-    is_required: bool
 
     def offsets(self, text: str) -> Offsets:
-        if self.option.endswith("OffsetsByTimestamp"):
-            times = self._by_partition(self._parsed(text))
-            ms = {tp: self._time_ms(value) for tp, value in times.items()}
-            return self._resolved({}) | self._first_offsets(ms)
         if self.option.endswith("Timestamp"):
-            return self._first_offsets(dict.fromkeys(self.logs.low, self._time_ms(text)))
+            return self._first_offsets(self._time_ms(text))
         if text in {"earliest", "latest"}:
             return self.logs.low if text == "earliest" else self.logs.end
         given = self._parsed(text)
@@ -100,7 +85,7 @@ class _Position:
             return self._resolved(dict.fromkeys(self.logs.low, given))
         if isinstance(given, dict):
             return self._resolved(self._by_partition(given))
-        return self._first_offsets(dict.fromkeys(self.logs.low, self._time_ms(text)))
+        return self._first_offsets(self._time_ms(text))
 
     @staticmethod
     def _parsed(text: str) -> Any:
@@ -154,7 +139,7 @@ class _Position:
             )
         return found
 
-    def _first_offsets(self, times_ms: Mapping[TopicPartition, int]) -> Offsets:
+    def _first_offsets(self, ms: int) -> Offsets:
         """Return the first offset whose record is not older than a time; else the log's end.
 
         Everything before it is older, whatever the order of timestamps and whoever sets them: a
@@ -165,22 +150,17 @@ class _Position:
         offset leaves out what is older and came later.
 
         Raises:
-            ConfigError: no record is as new, and one is required.
+            ConfigError: no record is as new as `startingTimestamp`, as in spark-sql-kafka.
         """
-        by_time: dict[int, list[TopicPartition]] = defaultdict(list)
-        for tp, ms in times_ms.items():
-            by_time[ms].append(tp)
         found = {}
-        for ms, partitions in by_time.items():
-            for tp, offset in self.client.list_offsets(partitions, ms, READ_COMMITTED).items():
-                if offset < 0 and self.is_required and "Timestamp" in self.option:
-                    moment = moment_of(ms) or ms
-                    raise ConfigError(
-                        f"option {self.option}: {tp} has no record at or after {moment}",
-                        remedy=f"write an earlier time, or set {STRATEGY} to latest",
-                    )
-                low, end = self.logs.low[tp], self.logs.end[tp]
-                found[tp] = end if offset < 0 else min(max(offset, low), end)
+        for tp, offset in self.client.list_offsets([*self.logs.low], ms, READ_COMMITTED).items():
+            low, end = self.logs.low[tp], self.logs.end[tp]
+            if offset < 0 and self.option == "startingTimestamp":
+                raise ConfigError(
+                    f"option {self.option}: {tp} has no record at or after {moment_of(ms) or ms}",
+                    remedy="write an earlier time, or `start`, which then begins at the end",
+                )
+            found[tp] = end if offset < 0 else min(max(offset, low), end)
         return found
 
     def _time_ms(self, value: int | str) -> int:
@@ -202,7 +182,6 @@ class _Position:
         topic, partitions = next(((t, some) for t, some in self.topics.items() if some), ("t", []))
         example = f'{{"{topic}": {{"{partitions[0].partition if partitions else 0}": %s}}}}'
         remedies = {
-            "OffsetsByTimestamp": f"write {example % 1767268800000}, in milliseconds since 1970",
             "Timestamp": "write 2026-01-31T12:00:00Z, or milliseconds since 1970",
             "": f"write earliest, latest, 2026-01-31T12:00:00Z, an offset, or {example % 120}",
         }

@@ -8,13 +8,12 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.settings.validation_errors import nearest
 
 TOPICS = ("topic", "subscribePattern", "assign")
-STARTS = ("start", "startingTimestamp", "startingOffsetsByTimestamp")
-ENDS = ("end", "endingTimestamp", "endingOffsetsByTimestamp")
+STARTS = ("start", "startingTimestamp")
+ENDS = ("end", "endingTimestamp")
 CHUNKS = ("window", "chunks")
-STRATEGY = "startingOffsetsByTimestampStrategy"
 MIN_PARTITIONS = "minPartitions"
 _PLACE = ("what", "config", "mirror", *TOPICS, "side", "upstream")
-_READING = (STRATEGY, MIN_PARTITIONS, "includeHeaders")
+_READING = (MIN_PARTITIONS, "includeHeaders")
 BATCH_OPTIONS = (*_PLACE, *STARTS, *ENDS, *CHUNKS, *_READING)
 STREAM_OPTIONS = (*_PLACE, *STARTS, "max_offsets", *_READING)
 LEDGER_OPTIONS = ("what", "config", "mirror", "topic", "window")

@@ -1,6 +1,5 @@
 """The Spark data source `relay`: which offsets it reads, in which parts, and as a DataFrame."""
 
-import json
 import random
 import re
 import uuid
@@ -197,22 +196,6 @@ BOTH = {"subscribe": "$orders,$payments"}
             {"startingTimestamp": "2026-01-01T12:05:00Z", "endingTimestamp": "2026-01-01T12:31Z"},
             {"orders-0": (5, 20), "orders-1": (5, 10), "payments-0": (0, 3)},
         ),
-        (
-            {
-                "startingTimestamp": "2026-01-01T12:15:00Z",
-                "startingOffsetsByTimestampStrategy": "latest",
-            },
-            {"orders-0": (15, 20), "payments-0": (0, 5)},
-        ),
-        (
-            {
-                "startingOffsetsByTimestamp": json.dumps({"$payments": {"0": NOON_MS + 2_400_000}}),
-                "endingOffsetsByTimestamp": json.dumps(
-                    {"$orders": {"0": NOON_MS + 120_000, "1": NOON_MS * 2}}
-                ),
-            },
-            {"orders-0": (0, 2), "orders-1": (0, 10), "payments-0": (3, 5)},
-        ),
         ({"start": "2026-01-01T12:15:00Z"}, {"orders-0": (15, 20), "payments-0": (0, 5)}),
     ],
 )
@@ -351,11 +334,6 @@ def test_a_batch_of_a_stream_is_run_again(topics: Topics, topic_name: str) -> No
         (
             {"startingTimestamp": "2026-01-01T12:15:00Z"},
             "orders-1 has no record at or after 2026-01-01 12:15:00+00:00; write an earlier time",
-        ),
-        ({"startingOffsetsByTimestamp": "1"}, 'is not JSON by topic and partition; write {"'),
-        (
-            {"startingOffsetsByTimestampStrategy": "latst"},
-            "'latst' is neither error nor latest; did you mean 'latest'?",
         ),
         ({"startingTimestamp": "1", "start": "1"}, "options start and startingTimestamp exclude"),
         ({"window": "w", "end": "1"}, "options window and end exclude each other"),
