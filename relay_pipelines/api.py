@@ -124,7 +124,7 @@ class Mirror:
                 position.end_offset,
                 position.next_offset,
                 lags[position.topic_partition],
-                snapshot.guarded.get(position.topic_partition),
+                snapshot.held.get(position.topic_partition),
             )
             for position in snapshot.positions
         ]

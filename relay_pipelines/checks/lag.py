@@ -39,8 +39,7 @@ class Lag:
         opened: the open transactions in words; empty if there is none.
         hidden_seconds: age of the oldest transaction that hides copies from readers.
         hidden: those from before the lag target.
-        held_back: what a data-loss guard holds back, or a run is about to give up, and what cannot
-            be read.
+        held: what is not copied, and why.
         page: of the lane, as `relay status` has one of the mirror.
     """
 
@@ -50,7 +49,7 @@ class Lag:
     open_records: int
     open_seconds: float
     opened: str
-    held_back: Mapping[TopicPartition, RelayError]
+    held: Mapping[TopicPartition, RelayError]
     hidden_seconds: float
     hidden: Sequence[RelayError]
     page: Page
@@ -102,7 +101,7 @@ def measure(
             for transaction in hidden
             if (transaction.seconds(now_ms) or 0.0) * 1000 > lane.window.lag_target
         ],
-        held_back=snapshot.guarded,
+        held=snapshot.held,
         page=page_of(Look(snapshot, lags, 0, now_ms, hidden)),
     )
 
@@ -110,7 +109,7 @@ def measure(
 def passes(lane: Lane, lag: Lag) -> bool:
     """Whether the lane meets its target and no guard holds anything back."""
     is_open_too_long = lag.open_seconds * 1000 > lane.window.lag_target
-    return not (lag.late or is_open_too_long or lag.held_back or lag.hidden)
+    return not (lag.late or is_open_too_long or lag.held or lag.hidden)
 
 
 def result(lane: Lane, lag: Lag) -> CheckResult:
@@ -157,7 +156,7 @@ def _status(page: Page) -> dict[str, dg.MetadataValue[Any]]:
 
 
 def _words(lag: Lag) -> str:
-    held = together(lag.held_back.values())
+    held = together(lag.held.values())
     return "; ".join([str(lag), *(str(error) for error in [*held, *lag.hidden])])
 
 
@@ -172,5 +171,5 @@ def _metadata(lane: Lane, lag: Lag) -> dict[str, Any]:
         "open transaction (seconds)": round(lag.open_seconds, 1),
         "hidden from readers (seconds)": round(lag.hidden_seconds, 1),
         "target (seconds)": lane.window.lag_target / 1000,
-        "held back (topic-partitions)": len(lag.held_back),
+        "held back (topic-partitions)": len(lag.held),
     }

@@ -46,7 +46,7 @@ def missed(
     misses: defaultdict[str, Miss] = defaultdict(Miss)
     for position in snapshot.positions:
         tp = position.topic_partition
-        if tp in late and tp not in snapshot.guarded:
+        if tp in late and tp not in snapshot.held:
             line = (
                 f"{tp}: {plural(waiting[tp], 'record')} waiting, the oldest for more than"
                 f" {seconds(lane.window.lag_target / 1000)}"
@@ -54,7 +54,7 @@ def missed(
             misses[tp.topic].append(("late", line))
         if position.open_since_ms is not None and position.open_since_ms < before_ms:
             misses[tp.topic].append(("open transaction", open_transactions([position], now_ms)))
-    for tp, error in snapshot.guarded.items():
+    for tp, error in snapshot.held.items():
         misses[tp.topic].append((type(error).__name__, str(error)))
     return dict(misses)
 

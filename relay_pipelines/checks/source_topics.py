@@ -10,6 +10,7 @@ import dagster as dg
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -24,7 +25,8 @@ def result(
         without_asset: topics that are copied, and that the code location has not loaded.
         of_other_lanes: others that the lane copies because theirs is not loaded.
     """
-    missing = [*topics.unseen(snapshot), *snapshot.held_back]
+    not_shown = snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED)
+    missing = [*topics.unseen(snapshot), *dict.fromkeys(not_shown.values())]
     lines = [*map(str, [*topics.deleted(snapshot), *missing])]
     if without_asset:
         lines.append(

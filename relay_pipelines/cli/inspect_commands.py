@@ -15,6 +15,7 @@ from relay_pipelines.output import json_output, messages, page_view, run_report,
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.page.look import Looker
 from relay_pipelines.page.page import Page, page_of, page_unreachable
+from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.prepare import findings
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import replay
@@ -63,7 +64,7 @@ def plan(
             planned = api.Mirror(name, mirror, Session(settings.spark)).plan(topic)
             found = [*preflight.classes(planned.snapshot.sides)]
             found += findings.of_snapshot(planned.snapshot)
-            found += of_errors(together(planned.data_losses))
+            found += of_errors(together(planned.held))
             document = json_output.plan(planned, found, clock.now_ms())
             documents.append(document)
             if not as_json:
@@ -90,7 +91,9 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
             states = replay.replays(sides) if everything or as_json else []
             document = json_output.status(look, shown, states)
             lines = _add_groups(invocation, sides, document)
-            for error in look.snapshot.held_back:  # of these, it cannot say how far they are copied
+            # of these, it cannot say how far they are copied
+            unknown = look.snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED)
+            for error in unknown.values():
                 invocation.raise_exit_code(error.exit_code)
         except RelayError as error:
             invocation.note(error)

@@ -186,7 +186,7 @@ class _Rounds:
             planned, waits = self._plan(name, bound, writers)
             if waits:
                 # what is superseded waits for the operator, whenever the other one ends
-                held = [e for e in planned.data_losses if isinstance(e, PolicySupersededError)]
+                held = [e for e in planned.held if isinstance(e, PolicySupersededError)]
                 lasting.update(map(problem, held), complete=True)
                 return
             self._warn(name, set(map(str, run_report.warnings(planned))))

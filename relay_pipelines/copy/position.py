@@ -1,7 +1,7 @@
 """Whether an upstream still holds the log that was copied, up to the checkpoint.
 
 The driver reads many positions at once with `read_positions`; a task verifies its own in every
-attempt with `verify_position`. For both, `plan.positions.data_loss` judges what they mean.
+attempt with `verify_position`. For both, `plan.blockers.lost` judges what they mean.
 
 Offsets, ids and epochs can be those of a log whose disk was put back, and that has grown since. So
 the last record copied has to be there: `Comparison` looks for it, and `log_error` is the judge. A
@@ -31,7 +31,8 @@ from relay_pipelines.model import (
     TopicPartition,
     UpstreamIdentity,
 )
-from relay_pipelines.plan.positions import ANOTHER_LOG, Position, data_loss
+from relay_pipelines.plan.blockers import ANOTHER_LOG, Facts, lost
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -284,8 +285,7 @@ def verify_position(
             topic_partition=partition,
             offset=checkpoint.next_offset,
         )
-    loss = data_loss(position)
-    if loss is not None:
+    if loss := lost(position, Facts()):
         raise loss
     comparison = Comparison(checkpoint, position.low_watermark)
     if comparison.first_fetch < checkpoint.next_offset:

@@ -39,8 +39,8 @@ from relay_pipelines.model import (
     UpstreamIdentity,
 )
 from relay_pipelines.plan import policies
+from relay_pipelines.plan.blockers import copy_again, destination_changed, restore_command
 from relay_pipelines.plan.owners import own_id, owner_of
-from relay_pipelines.plan.positions import copy_again, destination_changed, restore_command
 from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol.admin import is_compacted
 from relay_pipelines.protocol.batch import Batch

@@ -127,9 +127,9 @@ def _copy(
     start = Start.model_construct(timestamp=request.since_ms)
     snapshot = copying.survey(start=start)
     ranges = ranges_between(snapshot, request.since_ms, request.until_ms)
-    left_out = [*topics.unseen(snapshot), *together(snapshot.guarded.values())]
+    left_out = [*topics.unseen(snapshot), *together(snapshot.held.values())]
     # what is held back may have other records at the offsets that were copied: they would count
-    ranges = [each for each in ranges if each.topic_partition not in snapshot.guarded]
+    ranges = [each for each in ranges if each.topic_partition not in snapshot.held]
     windows = list(cut_windows(snapshot, ranges, lane.limits, kafka.clock.now_ms()))
     log.info(
         "%s/%s: %s in %s",

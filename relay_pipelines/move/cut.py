@@ -41,6 +41,7 @@ from relay_pipelines.move.states import Action, State
 from relay_pipelines.offsets.apply import apply
 from relay_pipelines.offsets.mark import mark_of
 from relay_pipelines.output.formatting import count, format_time, plural
+from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.owners import MOVE_SCOPE, claimant_id, moved_id, present_owner
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.prepare.owners import claim_for
@@ -78,13 +79,13 @@ class Steps:
             RelayError: a topic is held back, or not all could be copied.
         """
         snapshot = self._snapshot()
-        if not any(position.moved for position in snapshot.positions):
+        if not _has_moved(snapshot):
             self.say("copying the rest")
             self._run()
             snapshot = self._snapshot()
         for position in snapshot.positions:
             tp = position.topic_partition
-            if position.moved is None and (error := snapshot.guarded.get(tp)):
+            if not snapshot.blocker(tp, Blocker.MOVED) and (error := snapshot.held.get(tp)):
                 raise error
             end, next_offset = self.record.end_of(tp), position.next_offset
             if end == UNKNOWN:
@@ -150,7 +151,7 @@ class Steps:
             source_group_gate(groups, self.record),
             schema_gate(snapshot),
         ]
-        if not any(position.moved for position in snapshot.positions):
+        if not _has_moved(snapshot):
             gates += [topic_gate(snapshot), destination_gate(groups)]
         if reasons := not_ready(gates):
             raise ConfigError(str(reasons[0]), remedy="repeat `relay move cut`, or take it back")
@@ -477,3 +478,7 @@ def findings(record: MoveRecord) -> list[Finding]:
         for each in record.cut
         if each.missing
     ]
+
+
+def _has_moved(snapshot: ClusterSnapshot) -> bool:
+    return any(Blocker.MOVED in found for found in snapshot.blockers.values())

@@ -161,7 +161,7 @@ def snapshot_of(
 
 def topic_gate(snapshot: ClusterSnapshot) -> Gate:
     """Nothing of the topics is held back, and a key keeps its partition."""
-    held = list(dict.fromkeys([*snapshot.guarded.values(), *snapshot.held_back]))
+    held = list(dict.fromkeys(snapshot.held.values()))
     deleted = [
         fails(
             "",

@@ -14,7 +14,6 @@ from functools import partial
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import (
     ConfigError,
-    DataLossError,
     DestinationError,
     FencedError,
     SourceError,
@@ -48,8 +47,9 @@ from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.offsets.translate import read_translation, translation_of
 from relay_pipelines.offsets.translation import Translation
 from relay_pipelines.output.formatting import count, plural
+from relay_pipelines.plan.blockers import Blocker, losses
 from relay_pipelines.plan.owners import moved_id
-from relay_pipelines.plan.positions import OnDataLoss, losses
+from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.prepare.checkpoint_moves import resume_at
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import (
@@ -100,7 +100,7 @@ class WayBackSteps:
         _require_originals(destination, self.record)
         self._require_known()
         snapshot = self._snapshot()
-        for error in snapshot.guarded.values():
+        for error in snapshot.held.values():
             raise error
         require_copyable(snapshot, self.session)
 
@@ -112,9 +112,9 @@ class WayBackSteps:
             RelayError: a guard holds something back, or a cluster does not answer.
         """
         snapshot, accepts = self._snapshot(), self.own.mirror.on_data_loss is OnDataLoss.CONTINUE
-        ended = {each.topic_partition for each in snapshot.positions if each.moved}
-        for tp, error in snapshot.guarded.items():
-            if tp not in ended and not (accepts and isinstance(error, DataLossError)):
+        accepted = snapshot.held_for(Blocker.LOST) if accepts else {}
+        for tp, error in snapshot.held.items():
+            if not (snapshot.blocker(tp, Blocker.MOVED) or tp in accepted):
                 raise error
         if not accepts:
             _require_kept(destination, self.record, read_checkpoints(self.own))

@@ -49,7 +49,7 @@ class RunLog(Lines):
             self._log.info(
                 "nothing left to copy: the checkpoints are at or after the end of the window"
             )
-        for loss in plan.data_losses if not self._brief else ():  # a session has said so
+        for loss in plan.held if not self._brief else ():  # a session has said so
             self._log.error("%s", loss)
 
     def submitted(self, application: str) -> None:

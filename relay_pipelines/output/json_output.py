@@ -172,7 +172,7 @@ def status(look: Look, shown: Page, replays: Sequence[Document] = ()) -> Documen
                         position,
                         snapshot.checkpoints.get(position.topic_partition),
                         look.lags[position.topic_partition],
-                        snapshot.guarded.get(position.topic_partition),
+                        snapshot.held.get(position.topic_partition),
                         now_ms,
                     )
                     for position in positions

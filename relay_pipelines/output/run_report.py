@@ -22,7 +22,7 @@ def show_plan(planned: RunPlan, document: json_output.Document, now_ms: int, *, 
     if planned.windows:
         tables.show(console, tables.plan(document))
     notes = []
-    if not planned.windows and not planned.data_losses:
+    if not planned.windows and not planned.held:
         notes = [_nothing_new(planned)]
     notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
     if notes:

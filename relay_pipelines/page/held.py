@@ -74,7 +74,7 @@ def commands(mirror: str, errors: Mapping[TopicPartition, RelayError]) -> dict[T
 
 def of_guards(look: Look) -> list[Held]:
     """Return what guards hold back, joined by reason and command; the worst first."""
-    errors = look.snapshot.guarded
+    errors = look.snapshot.held
     groups: defaultdict[tuple[str, str], list[TopicPartition]] = defaultdict(list)
     for tp, command in commands(look.snapshot.name, errors).items():
         groups[type(errors[tp]).__name__, command].append(tp)
@@ -96,7 +96,7 @@ def of_topics(look: Look, stalled: Iterable[str]) -> Iterator[Held]:
     """Yield the topics that are not copied, although others are."""
     for topic in stalled:
         every = [position.topic_partition for position in look.snapshot.positions_of(topic)]
-        free = [tp for tp in every if tp not in look.snapshot.guarded]
+        free = [tp for tp in every if tp not in look.snapshot.held]
         partitions = [tp for tp in free if look.lags[tp].records]
         # why, only the runs know
         what = "nothing of it was committed for longer than its lag target; others are copied"

@@ -135,13 +135,13 @@ def page_unreachable(
 
 def _judge(look: Look) -> tuple[State, list[str]]:
     """Return the state of what is not held back, and the topics that alone are not copied."""
-    positions, guarded = look.snapshot.positions, look.snapshot.guarded
-    if not positions and not guarded:
+    positions, held_back = look.snapshot.positions, look.snapshot.held
+    if not positions and not held_back:
         return State.NO_TOPIC, []
-    if all(position.topic_partition in guarded for position in positions):
+    if all(position.topic_partition in held_back for position in positions):
         return State.HELD_BACK, []
     waiting = _by_topic(
-        {tp: lag for tp, lag in look.lags.items() if lag.records and tp not in guarded}
+        {tp: lag for tp, lag in look.lags.items() if lag.records and tp not in held_back}
     )
     if waiting and _stands_still(look, waiting):
         return State.NOT_COPYING, []

@@ -1,7 +1,8 @@
 """Decides what to copy: pure functions, without any I/O.
 
 topic_selection     which topics to copy, and what their copies are called
-positions           what each topic-partition has that is new, and what it lost
+positions           what each topic-partition has that is new
+blockers            why it is not copied
 hops                by which mirrors records came to a topic, and whether they would return
 upstream_choice     which upstream to read
 policies            whether another configuration decided what is copied

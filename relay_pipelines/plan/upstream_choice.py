@@ -233,7 +233,7 @@ def _least_bad_upstream(
 def _best_resume_offset(
     tp: TopicPartition, next_offset: int, readable: Sequence[UpstreamView]
 ) -> int | None:
-    """Where a copy can resume at the best upstream; None if at none: data_loss() holds it back."""
+    """Where a copy can resume at the best upstream; None if at none: it is then held."""
     present = [view for view in readable if view.has_log(tp)]
     # while one upstream does not answer, it is unknown what it has
     if present and (

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from relay_pipelines.errors import (
-    DataLossError,
     FencedError,
+    RelayError,
     RetriableError,
     TopicRecreatedError,
     TransactionPendingError,
@@ -21,8 +21,9 @@ from relay_pipelines.ledger.checkpoint import StateRecord, start_record
 from relay_pipelines.ledger.fencing import decide
 from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import Checkpoint, OffsetRange
+from relay_pipelines.plan.blockers import Blocker, Loss, losses
 from relay_pipelines.plan.owners import start_id
-from relay_pipelines.plan.positions import Loss, OnDataLoss, Position, data_loss, losses
+from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import (
     checkpoint_before,
@@ -62,7 +63,8 @@ def prepare_snapshot(
         with suppress(FencedError):
             record_starts(snapshot)
         snapshot = take_snapshot()
-    if snapshot.sides.mirror.on_data_loss is OnDataLoss.FAIL or not snapshot.lost:
+    accepts = snapshot.sides.mirror.on_data_loss is OnDataLoss.CONTINUE
+    if not accepts or not snapshot.held_for(Blocker.LOST):
         return snapshot
     accepted = accept_losses(snapshot)
     return replace(take_snapshot(), accepted=tuple(accepted))
@@ -110,7 +112,7 @@ def record_starts(snapshot: ClusterSnapshot) -> None:
 _LOG = logging.getLogger(__name__)
 
 
-def accept_losses(snapshot: ClusterSnapshot) -> list[DataLossError]:
+def accept_losses(snapshot: ClusterSnapshot) -> list[RelayError]:
     """Move every checkpoint with a loss to where the copy can resume, and return what was lost.
 
     A checkpoint that has moved since the snapshot is left alone: another driver has dealt with it.
@@ -118,13 +120,15 @@ def accept_losses(snapshot: ClusterSnapshot) -> list[DataLossError]:
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    accepted: list[DataLossError] = []
+    accepted: list[RelayError] = []
+    lost = snapshot.held_for(Blocker.LOST)
     topics.create_state_topics(snapshot)
     with snapshot.destination_client() as client:
-        for position in snapshot.lost:
-            tp = position.topic_partition
+        for position in snapshot.positions:
+            if (tp := position.topic_partition) not in lost:
+                continue
             try:
-                error = _accept_loss(client, snapshot, position)
+                is_moved = _accept_loss(client, snapshot, position)
             except FencedError:
                 continue  # another driver deals with it at the same time
             except TransactionPendingError as failed:  # of this id, not of the destination
@@ -139,8 +143,8 @@ def accept_losses(snapshot: ClusterSnapshot) -> list[DataLossError]:
                     failed,
                 )
                 break
-            if error is not None:
-                accepted.append(error)
+            if is_moved:
+                accepted.append(lost[tp])
     return accepted
 
 
@@ -148,15 +152,13 @@ def _accept_loss(
     client: ClusterClient,
     snapshot: ClusterSnapshot,
     position: Position,
-) -> DataLossError | None:
-    """Move one checkpoint; None if it has already moved, or there is nothing to accept."""
-    lost, error = losses(position), data_loss(position)
-    if not isinstance(error, DataLossError):
-        return None
+) -> bool:
+    """Move one checkpoint; return whether it was moved, and not by another driver."""
+    lost = losses(position)
     moved = _moved_checkpoint(snapshot, position, lost[0], client.clock.now_ms())
     why = "; ".join(loss.what for loss in lost)
     gap = gap_entry(moved, why, _gap(position, lost[0]))
-    return error if move_checkpoint(client, snapshot, moved, gap) else None
+    return move_checkpoint(client, snapshot, moved, gap)
 
 
 def _moved_checkpoint(

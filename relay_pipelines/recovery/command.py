@@ -10,6 +10,7 @@ from relay_pipelines.ledger.chain import REMEDY
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.output import messages
 from relay_pipelines.output.formatting import plural, stdout
+from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.recovery import reset, restore
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.recovery.restore import Act
@@ -39,8 +40,9 @@ def run_reset(
     name = sides.name
     with invocation.reporting_errors(name):
         snapshot = cluster_snapshot.take_snapshot(sides, topic, configs=False)
-        for unknown in snapshot.held_back:  # these stay as they are
-            invocation.fail(unknown, name)
+        unknown = snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED)
+        for error in dict.fromkeys(unknown.values()):  # these stay as they are
+            invocation.fail(error, name)
         resets = reset.plan_resets(snapshot, to)
         for each in resets:
             if each.error is not None:

@@ -13,7 +13,8 @@ from functools import partial
 
 from relay_pipelines.errors import DestinationTopicLostError, FencedError, RelayError
 from relay_pipelines.model import Checkpoint, OffsetRange, Policy, TopicPartition
-from relay_pipelines.plan.positions import Position, checkpoint_lost, losses, unknown_beginning
+from relay_pipelines.plan.blockers import Blocker, losses, unknown_beginning
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.prepare.checkpoint_moves import gap_entry, move_checkpoint, without_logs
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -37,6 +38,7 @@ class Reset:
         destination: where the configuration wants the copies.
         policy: what decides the records from then on.
         next_offset: where the copy goes on.
+        is_there: whether its copies are where relay.yaml names them.
         stays: why the checkpoint is not moved; empty if it is.
         error: why it cannot be moved now; it then stays, too.
     """
@@ -47,6 +49,7 @@ class Reset:
     to: ResetTo
     policy: Policy
     next_offset: int
+    is_there: bool
     stays: str = ""
     error: RelayError | None = None
 
@@ -58,8 +61,7 @@ class Reset:
     @property
     def decides_only(self) -> bool:
         """Whether only the configuration that decides the records is another one."""
-        is_there = not (self.position.destination_changed or self.position.destination_lost)
-        return is_there and self.to is ResetTo.CURRENT
+        return self.is_there and self.to is ResetTo.CURRENT
 
     @property
     def what(self) -> str:
@@ -101,15 +103,17 @@ def _plan(snapshot: ClusterSnapshot, position: Position, to: ResetTo) -> Reset:
     begin = position.begin
     if to is ResetTo.EARLIEST:
         begin = _at_best_upstream(position).low_watermark
-    planned = Reset(position, checkpoint, destination, to, snapshot.policies[tp.topic], begin)
+    is_there = not (snapshot.blocker(tp, Blocker.BOUND_ELSEWHERE) or position.destination_lost)
+    policy = snapshot.policies[tp.topic]
+    planned = Reset(position, checkpoint, destination, to, policy, begin, is_there)
     stays = _why_it_stays(planned)
     error: RelayError | None = None
     if to is ResetTo.EARLIEST and not stays:
         error = unknown_beginning(position)
-    if position.moved is not None:  # the move counts on where it is
-        error = position.moved
+    # the move counts on where it is
+    error = snapshot.blocker(tp, Blocker.MOVED) or error
     if position.ledger_end is not None:  # what it decided on would not be the last checkpoint
-        error = checkpoint_lost(position)
+        error = snapshot.blocker(tp, Blocker.CHECKPOINT_LOST)
     return replace(planned, stays=stays if error is None else error.what, error=error)
 
 
@@ -125,9 +129,7 @@ def _why_it_stays(planned: Reset) -> str:
     if checkpoint is None:
         return "it has no checkpoint"
     is_decided = planned.policy == checkpoint.policy
-    if position.destination_changed or position.destination_lost:
-        return ""
-    if planned.to is ResetTo.CURRENT and not is_decided:
+    if not planned.is_there or (planned.to is ResetTo.CURRENT and not is_decided):
         return ""
     if checkpoint.copies is not None:
         where = f"its copies are in {destination}, as relay.yaml says"

@@ -38,7 +38,7 @@ def run(
         replay = plan_replay(sides, request, session, settings.mirrors)
         only_shown = not (execute and replay.plan.windows)
         # otherwise the run reports its losses
-        losses = of_errors(replay.plan.data_losses) if only_shown else []
+        losses = of_errors(replay.plan.held) if only_shown else []
         found = [*replay.findings, *losses]
         document = json_output.plan(replay.plan, found, sides.clock.now_ms())
         if not as_json:

@@ -88,7 +88,7 @@ def _replay(
     if not config["execute"]:
         left = plural(sum(len(planned.source) for planned in replay.plan.ranges), "offset")
         log.info("%s: nothing is copied; %s left to copy with execute: true", replay.name, left)
-        _fail_for(context, [str(error) for error in replay.plan.data_losses], needs_operator=True)
+        _fail_for(context, [str(error) for error in replay.plan.held], needs_operator=True)
         return
     replay = start_replay(replay)
     result = run(

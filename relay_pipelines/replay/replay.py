@@ -29,9 +29,9 @@ from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
 from relay_pipelines.model import Checkpoint, OffsetRange, Side, TopicPartition
 from relay_pipelines.output.formatting import count, format_time, plural
+from relay_pipelines.plan.blockers import copy_again
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.owners import moved_topics, topic_scope
-from relay_pipelines.plan.positions import copy_again
 from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.prepare.prepared_snapshot import record_starts
@@ -98,7 +98,7 @@ class Replay:
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left, and nothing is held back."""
-        return self.is_started and not self.plan.windows and not self.plan.data_losses
+        return self.is_started and not self.plan.windows and not self.plan.held
 
 
 def line(state: Mapping[str, Any]) -> str:
@@ -161,7 +161,7 @@ def start_replay(replay: Replay) -> Replay:
     if replay.is_started:
         return replay
     state_topics.refuse(replay.plan.snapshot.state_topics)
-    for error in replay.plan.data_losses:
+    for error in replay.plan.held:
         raise error
     start, snapshot = replay.start, replace(replay.plan.snapshot, new_starts=[replay.start])
     found: Mapping[str, StartRecord] = {}
@@ -362,7 +362,7 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     for position in snapshot.positions:
         if position.destination_lost:  # complete or not
             tp = position.topic_partition
-            remedy = copy_again(position.mirror, tp.topic)
+            remedy = copy_again(snapshot.name, tp.topic)
             gone = DestinationTopicLostError(
                 position.destination_lost, remedy=remedy, topic_partition=tp
             )
@@ -386,12 +386,8 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
         for position in snapshot.positions
         if (tp := position.topic_partition) in rest
     ]
-    unreadable = {tp: error for tp, error in snapshot.unreadable.items() if tp in rest}
-    own = replace(snapshot, positions=positions, unreadable=unreadable)
-    ranges = tuple(rest[position.topic_partition] for position in positions)
-    planned = run_plan.plan_frozen(
-        own, FrozenWindow("", ranges, start.upstream, start.decided_at_ms)
-    )
+    frozen = FrozenWindow("", tuple(sorted(rest.values())), start.upstream, start.decided_at_ms)
+    planned = run_plan.plan_frozen(replace(snapshot, positions=positions), frozen)
     losses = [
         type(lost)(
             lost.what,
@@ -401,13 +397,13 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
         )
         if isinstance(lost, DataLossError)
         else lost
-        for lost in planned.data_losses
+        for lost in planned.held
     ]
     kept = {
         TopicPartition(start.topic, partition): intervals
         for partition, intervals in start.replay.kept.items()
     }
-    return replace(planned, data_losses=losses, kept=kept)
+    return replace(planned, held=losses, kept=kept)
 
 
 def _refuse_target(sides: Sides, request: ReplayRequest, known: CheckpointSnapshot) -> None:

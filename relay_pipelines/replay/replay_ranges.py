@@ -27,6 +27,7 @@ from relay_pipelines.model import (
     TopicPartition,
     UpstreamIdentity,
 )
+from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.protocol.client import (
     EARLIEST,
     READ_COMMITTED,
@@ -96,7 +97,7 @@ def at_source(
 
 def _require_readable(snapshot: ClusterSnapshot, asked: Container[TopicPartition]) -> None:
     """Refuse to leave a topic-partition out: the ends of all are frozen together."""
-    for tp, error in snapshot.unreadable.items():
+    for tp, error in snapshot.held_for(Blocker.UNKNOWN).items():
         if tp in asked:
             raise error
 
@@ -147,9 +148,8 @@ def _asked(
         _require_readable(snapshot, {each.topic_partition for each in selected})
         _require_copied_log(selected, snapshot, known)
         return [each.range for each in selected], []
-    _require_readable(
-        snapshot, {tp for tp in snapshot.unreadable if request.partition in {None, tp.partition}}
-    )
+    unknown = snapshot.held_for(Blocker.UNKNOWN)
+    _require_readable(snapshot, {tp for tp in unknown if request.partition in {None, tp.partition}})
     wanted = [
         position
         for position in snapshot.positions

@@ -224,7 +224,7 @@ def _topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield _ok(snapshot.name, what)
     for error in permissions.missing_permissions(snapshot):
         yield _error(snapshot.name, error)
-    for loss in together(run_plan.plan(snapshot).data_losses):
+    for loss in together(run_plan.plan(snapshot).held):
         yield _error(snapshot.name, loss)
 
 

@@ -95,7 +95,7 @@ def run(
             None.
     """
     result = RunResult(plan.snapshot.name, run_id=run_id or uuid.uuid4().hex[:12], topics={})
-    result.errors += [*plan.data_losses, *topics.unseen(plan.snapshot)]
+    result.errors += [*plan.held, *topics.unseen(plan.snapshot)]
     clock = plan.snapshot.sides.clock
     started = clock.monotonic()
     client = plan.snapshot.destination_client("ledger")
@@ -271,7 +271,7 @@ class _Run:
         """
         snapshot, kinds = plan.snapshot, (LogTruncatedError, TopicRecreatedError)
         planned = {tp: known.next_offset for tp, known in snapshot.checkpoints.items()}
-        held_back = {each.topic_partition for each in plan.data_losses if isinstance(each, kinds)}
+        held_back = {each.topic_partition for each in plan.held if isinstance(each, kinds)}
         # a task may have committed chunks before it found the other log
         reached = {tp: offset for tp, offset in planned.items() if tp in held_back} | {
             tp: outcome.next_offset

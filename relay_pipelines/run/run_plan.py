@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding
@@ -18,7 +19,6 @@ from relay_pipelines.model import (
     Window,
 )
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.plan.task_packing import copy_seconds
 from relay_pipelines.prepare.topics import limits
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -30,8 +30,8 @@ class RunPlan:
 
     Args:
         windows: one per topic with something new.
-        data_losses: one per topic-partition that is held back, or that only another upstream has,
-            and one per topic that is hidden, or refused.
+        held: one per topic-partition that is held back, or that only another upstream has, and
+            one per topic that is hidden, or refused.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
         kept: as in `CopyRange`, by source topic-partition.
         frozen: the window that is copied; without a key if everything is, up to the end.
@@ -41,7 +41,7 @@ class RunPlan:
 
     snapshot: ClusterSnapshot
     windows: Sequence[Window]
-    data_losses: Sequence[RelayError]
+    held: Sequence[RelayError]
     sizes_bytes: Mapping[TopicPartition, int]
     kept: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
     frozen: FrozenWindow = field(default_factory=lambda: FrozenWindow("", ()))
@@ -104,9 +104,7 @@ class RunPlan:
 
 def plan(snapshot: ClusterSnapshot) -> RunPlan:
     """Plan everything up to the end of the source when the snapshot was taken."""
-    windows = plan_windows(snapshot.positions).windows
-    readable = [window for window in windows if window.topic not in snapshot.refused]
-    return _plan(snapshot, readable, snapshot.guarded)
+    return _plan(snapshot, snapshot.news, snapshot.held)
 
 
 def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
@@ -115,30 +113,29 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
     Topics that are not in the snapshot are left out.
     """
     positions = {position.topic_partition: position for position in snapshot.positions}
-    others = positions.keys() - {each.topic_partition for each in frozen.ranges}
-    held = {tp: error for tp, error in snapshot.guarded.items() if tp not in others}
+    partitions = [each.topic_partition for each in frozen.ranges]
+    held = {tp: snapshot.held[tp] for tp in partitions if tp in snapshot.held}
     superseded = frozenset(each for each in frozen.ranges if _is_superseded(snapshot, frozen, each))
-    windows = []
-    for window in frozen.windows(snapshot.destinations):
-        ranges = [
-            replace(offset_range, start=position.begin)
-            for offset_range in window.ranges
-            if (position := positions.get(offset_range.topic_partition))
-            and offset_range.end > position.begin
-            and offset_range.topic_partition not in held
-            and offset_range not in superseded
-        ]
-        if ranges:
-            windows.append(Window(window.topic, tuple(ranges)))
-    return replace(_plan(snapshot, windows, held), frozen=frozen, superseded=superseded)
+    left = [
+        replace(planned, start=position.begin)
+        for planned in frozen.ranges
+        if (position := positions.get(planned.topic_partition))
+        and planned.end > position.begin
+        and planned.topic_partition not in held
+        and planned not in superseded
+    ]
+    return replace(_plan(snapshot, left, held), frozen=frozen, superseded=superseded)
 
 
 def _plan(
-    snapshot: ClusterSnapshot, windows: Sequence[Window], held: Mapping[TopicPartition, RelayError]
+    snapshot: ClusterSnapshot,
+    ranges: Sequence[OffsetRange],
+    held: Mapping[TopicPartition, RelayError],
 ) -> RunPlan:
-    return RunPlan(
-        snapshot, windows, tuple(dict.fromkeys(held.values())), _sizes(snapshot, windows)
-    )
+    grouped = groupby(ranges, key=lambda planned: planned.topic_partition.topic)
+    windows = [Window(topic, tuple(of_topic)) for topic, of_topic in grouped]
+    errors = tuple(dict.fromkeys(held.values()))
+    return RunPlan(snapshot, windows, errors, _sizes(snapshot, windows))
 
 
 def _is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:

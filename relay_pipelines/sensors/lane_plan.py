@@ -12,6 +12,7 @@ from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.lane import Lane, Share
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.output.page_view import held_line
+from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource
@@ -93,14 +94,14 @@ class LaneTick:
         requests = RunRequests(
             instance, self.share, self.kafka, self.snapshot, now, self._not_loaded()
         )
-        first = held_line(lane.mirror, measured.held_back)
+        first = held_line(lane.mirror, measured.held)
         request = requests.find("; ".join(filter(None, [first, str(measured)])))
         prune(instance, replace(lane, topics=self.share.topics), now)
         line = "; ".join([str(measured), *self.remarks, *requests.remarks])
         events: list[Event] = [*sources, *checks]
-        waiting = measured.records or measured.open_records or measured.held_back
+        waiting = measured.records or measured.open_records or measured.held
         idle = not (request or waiting or self.remarks)
-        return LanePlan(lane.name, events, cursor, request, measured.held_back, line, idle)
+        return LanePlan(lane.name, events, cursor, request, measured.held, line, idle)
 
     def _checks(self, measured: lag.Lag, now: float) -> Found:
         """The lag on a change of a minute or after a while; the other checks on a change."""
@@ -131,9 +132,13 @@ class LaneTick:
     def _missing(self, without_asset: Sequence[str], loaded: Sequence[str]) -> Iterator[str]:
         """What `source_topics` reports when it changes: topics, each with what is wrong with it."""
         snapshot = self.snapshot
+        not_shown = snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED)
         for why, names in (
             ("deleted", snapshot.deleted),
-            ("not shown", [*snapshot.unseen, *snapshot.refused, *map(str, snapshot.unreadable)]),
+            (
+                "not shown",
+                [*snapshot.unseen, *map(str, not_shown)],
+            ),
             ("without asset", without_asset),
             ("of another lane", loaded),
         ):
@@ -160,7 +165,7 @@ class LaneTick:
 
     def _held_topics(self, measured: lag.Lag) -> dict[str, dict[TopicPartition, RelayError]]:
         errors: dict[str, dict[TopicPartition, RelayError]] = {}
-        for tp, error in measured.held_back.items():
+        for tp, error in measured.held.items():
             if tp.topic in self.with_asset:
                 errors.setdefault(tp.topic, {})[tp] = error
         return errors
@@ -204,7 +209,8 @@ class LaneTick:
         )
 
     def _topics_with_asset(self) -> list[str]:
-        every = {tp.topic for tp in self.snapshot.unreadable}.union(self.snapshot.destinations)
+        unknown = {tp.topic for tp in self.snapshot.held_for(Blocker.UNKNOWN)}
+        every = unknown.union(self.snapshot.destinations)
         return sorted(topic for topic in every if topic in self.with_asset)
 
     def _not_loaded(self) -> list[str]:

@@ -7,11 +7,11 @@ from itertools import takewhile
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
-from relay_pipelines.errors import DataLossError
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.lane import Lane, Share
 from relay_pipelines.output.formatting import seconds
-from relay_pipelines.plan.positions import OnDataLoss, Position, data_loss, plan_windows
+from relay_pipelines.plan.blockers import Blocker
+from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.windows.cut import FailedTopics
@@ -115,19 +115,14 @@ class RunRequests:
         return is_open or self._has_news(without)
 
     def _has_news(self, without: Collection[str]) -> bool:
-        positions = self.snapshot.positions
-        without = {*without, *self.snapshot.refused}
-        news = [position for position in positions if position.topic_partition.topic not in without]
-        return bool(plan_windows(news).windows) or self._must_prepare(news)
-
-    def _must_prepare(self, positions: Sequence[Position]) -> bool:
-        """Whether only a run can decide where the mirror starts, or accept a loss: ticks look.
+        """Whether a run has to copy, or to decide where the mirror starts, or to accept a loss.
 
         With `start: latest`, each tick would see the mirror start at the end of the source.
         """
-        accepts = self.kafka.mirror(self._lane.mirror).on_data_loss is OnDataLoss.CONTINUE
-        lost = (isinstance(data_loss(position), DataLossError) for position in positions)
-        return bool(self.snapshot.new_starts) or (accepts and any(lost))
+        waiting = {each.topic_partition.topic for each in self.snapshot.news}
+        if self.kafka.mirror(self._lane.mirror).on_data_loss is OnDataLoss.CONTINUE:
+            waiting |= {tp.topic for tp in self.snapshot.held_for(Blocker.LOST)}
+        return bool(self.snapshot.new_starts or waiting.difference(without))
 
     def _last_runs(self) -> Sequence[dg.RunRecord]:
         """The last runs of the lane's job, the newest first."""

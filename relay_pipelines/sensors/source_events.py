@@ -24,6 +24,7 @@ from relay_pipelines.orchestration.check_builder import CheckResult, changed
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.page.page import page_unreachable
+from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -140,7 +141,7 @@ def find(
         their materialisations, and the cursor with where this tick stops.
     """
     # of a topic with a topic-partition that cannot be read, the end is unknown
-    unknown = {tp.topic for tp in snapshot.unreadable}
+    unknown = {tp.topic for tp in snapshot.held_for(Blocker.UNKNOWN)}
     topics = sorted((snapshot.destinations.keys() & set(lane.topics)) - unknown)
     sources, rest = digest_of(topics), _between_seconds(lane) * _REST
     if sources != cursor.sources or now - cursor.source_at >= rest:

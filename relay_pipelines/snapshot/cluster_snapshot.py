@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from relay_pipelines.errors import ConfigError, DataLossError, DestinationError, RelayError
+from relay_pipelines.errors import ConfigError, DestinationError, RelayError
 from relay_pipelines.finding import Finding
 from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger import checkpoint, ledger_topic
@@ -17,6 +17,7 @@ from relay_pipelines.model import (
     Cluster,
     CopyOptions,
     Hop,
+    OffsetRange,
     Policy,
     RecordPolicy,
     TopicPartition,
@@ -24,8 +25,9 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.plan import hops
 from relay_pipelines.plan import policies as record_policies
-from relay_pipelines.plan.owners import moved_error, moved_topics, present_owner
-from relay_pipelines.plan.positions import Position, data_loss, losses
+from relay_pipelines.plan.blockers import Blocker, Blockers, Facts, judge, losses
+from relay_pipelines.plan.owners import moved_topics, present_owner
+from relay_pipelines.plan.positions import Position, uncopied
 from relay_pipelines.plan.run_ends import RunEnds
 from relay_pipelines.plan.topic_selection import (
     QUARANTINE,
@@ -52,7 +54,7 @@ from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
 from relay_pipelines.snapshot.recent_configs import Configs, RecentConfigs, TopicConfigs
 from relay_pipelines.snapshot.state_topics import StateTopic
 from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
-from relay_pipelines.snapshot.watermarks import Positions
+from relay_pipelines.snapshot.watermarks import Positions, bound_elsewhere
 from relay_pipelines.user_sources import Sources
 
 NEEDED_CONFIGS = (
@@ -87,6 +89,7 @@ class ClusterSnapshot:
         targets: source topic -> destination topic, and the partition to which it is pinned, of the
             included topics.
         positions: every topic-partition of the included topics.
+        facts: what else the judges of `blockers` ask.
         checkpoint_ends: how far each partition of the checkpoint topic was read; empty if the topic
             does not exist yet.
         source_topics, destination_topics: metadata by name; of the destination only topics that
@@ -107,9 +110,6 @@ class ClusterSnapshot:
             upstream no longer has; the destination topic is empty if nothing was copied.
         new_starts: as `start_offsets.new_starts` returns them; a run writes them before it copies
             the first record.
-        refused: source topic -> why it is not copied: its configuration, or that of its copy,
-            cannot be read, and the copy has to know both; another mirror has copied there; it is a
-            copy itself; or its copy would have the name of another one.
         created, doubted: as of `CheckpointSnapshot`.
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the upstream
@@ -117,8 +117,6 @@ class ClusterSnapshot:
         state_topics: those of the mirrors' state that exist; empty if configurations were not
             requested.
         at_destination: brokers of the destination, and the topics there that concern the mirror.
-        unreadable: what has no position, and why: it has no leader, only another upstream has it,
-            or the topic is hidden from the user (as its partition 0). Not copied.
         passed: source topic -> the hops by which copies came to it; none for topics without copies.
         run_ends: as `CheckpointSnapshot.run_ends`.
     """
@@ -142,15 +140,14 @@ class ClusterSnapshot:
     previous_upstream: str = ""
     verdicts: tuple[UpstreamVerdict, ...] = ()
     record_policy: Mapping[str, RecordPolicy] = field(default_factory=dict)
-    accepted: tuple[DataLossError, ...] = ()
+    accepted: tuple[RelayError, ...] = ()
     deleted: Mapping[str, str] = field(default_factory=dict)
     new_starts: Sequence[StartRecord] = ()
     unseen: tuple[str, ...] = ()
-    refused: Mapping[str, RelayError] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     created: Mapping[str, str] = field(default_factory=dict)
     doubted: frozenset[TopicPartition] = frozenset()
-    unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
     state_topics: Sequence[StateTopic] = ()
     at_destination: Metadata = field(default_factory=Metadata)
     passed: Mapping[str, tuple[Hop, ...]] = field(default_factory=dict)
@@ -178,34 +175,39 @@ class ClusterSnapshot:
         return destination_client(self.name, self.destination, options, self.sides.clock, purpose)
 
     @cached_property
-    def guarded(self) -> dict[TopicPartition, RelayError]:
-        """Why topic-partitions are not copied; those of a topic that is refused share its error.
+    def blockers(self) -> dict[TopicPartition, Blockers]:
+        """All that keeps topic-partitions from being copied; of one that is copied, none.
 
-        A refusal comes first: nobody may accept a loss of what is not copied at all.
+        Those of a topic that is refused share its error.
         """
-        found: dict[TopicPartition, RelayError] = {}
-        for position in self.positions:
-            tp = position.topic_partition
-            if error := self.refused.get(tp.topic) or data_loss(position):
-                found[tp] = error
-        return found | dict(self.unreadable)
+        found = {each.topic_partition: judge(each, self.facts) for each in self.positions}
+        unknown = {tp: {Blocker.UNKNOWN: error} for tp, error in self.facts.unknown.items()}
+        return {tp: blockers for tp, blockers in (found | unknown).items() if blockers}
 
-    @property
-    def lost(self) -> list[Position]:
-        """The positions with a loss that `on_data_loss: continue` accepts."""
-        return [
-            position
-            for position in self.positions
-            if isinstance(self.guarded.get(position.topic_partition), DataLossError)
-        ]
+    @cached_property
+    def held(self) -> dict[TopicPartition, RelayError]:
+        """Why topic-partitions are not copied: the worst of their blockers."""
+        return {tp: next(iter(found.values())) for tp, found in self.blockers.items()}
 
-    @property
-    def held_back(self) -> list[RelayError]:
-        """Why topics and topic-partitions are not copied, other than that records are lost."""
-        return [*self.refused.values(), *self.unreadable.values()]
+    def held_for(self, *reasons: Blocker) -> dict[TopicPartition, RelayError]:
+        """Return those of which one of these is the worst."""
+        return {
+            tp: self.held[tp] for tp, found in self.blockers.items() if next(iter(found)) in reasons
+        }
+
+    def blocker(self, of: TopicPartition, kind: Blocker) -> RelayError | None:
+        """Return a blocker of a topic-partition, also behind a worse one; None if it has not it."""
+        return self.blockers.get(of, {}).get(kind)
+
+    @cached_property
+    def news(self) -> list[OffsetRange]:
+        """What a copy would take: all that is not copied yet and not held, sorted."""
+        waiting = sorted(uncopied(self.positions).values())
+        return [each for each in waiting if len(each) and each.topic_partition not in self.held]
 
     def only(self, belongs: Belongs) -> ClusterSnapshot:
         """Return the part of some topics, as a snapshot of these alone would have found it."""
+        unknown = {tp: error for tp, error in self.facts.unknown.items() if belongs(tp.topic)}
         return replace(
             self,
             targets={topic: to for topic, to in self.targets.items() if belongs(topic)},
@@ -215,8 +217,7 @@ class ClusterSnapshot:
             deleted={topic: to for topic, to in self.deleted.items() if belongs(topic)},
             new_starts=[start for start in self.new_starts if belongs(start.topic)],
             unseen=tuple(filter(belongs, self.unseen)),
-            refused={topic: why for topic, why in self.refused.items() if belongs(topic)},
-            unreadable={tp: why for tp, why in self.unreadable.items() if belongs(tp.topic)},
+            facts=replace(self.facts, unknown=unknown),
         )
 
     @cached_property
@@ -260,7 +261,7 @@ class ClusterSnapshot:
         return self.takeovers(
             position.topic_partition
             for position in self.positions
-            if position.policy_superseded is None
+            if not self.blocker(position.topic_partition, Blocker.SUPERSEDED)
         )
 
     def positions_of(self, topic: str) -> list[Position]:
@@ -314,7 +315,8 @@ class ClusterSnapshot:
     @cached_property
     def accepted_targets(self) -> dict[str, Target]:
         """Source topic -> destination topic, of the topics that are not refused."""
-        return {source: to for source, to in self.targets.items() if source not in self.refused}
+        refused = self.facts.refused
+        return {source: to for source, to in self.targets.items() if source not in refused}
 
 
 def all_topics(_topic: str) -> bool:
@@ -506,21 +508,6 @@ class _SnapshotBuilder:
             for topic, error in named.items()
             if topic in policies
         }
-        superseded = record_policies.refusals(
-            checkpoints.checkpoints.values(),
-            {topic: policy.digests for topic, policy in policies.items()},
-        )
-        moved = moved_topics(self._sides.name, checkpoints.owners)
-        positions = [
-            replace(
-                position,
-                policy_superseded=superseded.get(tp),
-                moved=moved_error(self._sides.name).of(tp) if tp.topic in moved else None,
-            )
-            if (tp := position.topic_partition) in superseded or tp.topic in moved
-            else position
-            for position in positions
-        ]
         if waits and (passing := [each for each in unjudged.values() if each.retryable]):
             raise passing[0]
         news = {position.topic_partition.topic for position in positions if position.lag}
@@ -537,7 +524,22 @@ class _SnapshotBuilder:
             existing_news = self._existing(of_news, policies)
             _, needed, refused = self._needed_configs(of_news, policies, existing_news)
             found = TopicConfigs(refused=refused)
-        positions = self._with_unwritable(positions, topics, needed, waits=waits)
+        facts = Facts(
+            self._sides.name,
+            unreadable | leaderless | unjudged,
+            {**found.refused, **shared, **named},
+            is_ledger_lost=bool(checkpoints.checkpoints)
+            and ledger_topic.TOPIC not in self._at_destination.topics,
+            moved=moved_topics(self._sides.name, checkpoints.owners),
+            superseded=record_policies.refusals(
+                checkpoints.checkpoints.values(),
+                {topic: policy.digests for topic, policy in policies.items()},
+            ),
+            bound_elsewhere=bound_elsewhere(
+                checkpoints.checkpoints, topics.targets, self._at_destination
+            ),
+            unwritable=self._unwritable_now(positions, topics, needed, waits=waits),
+        )
         return ClusterSnapshot(
             sides=self._sides,
             upstream=self._source.cluster,
@@ -575,9 +577,8 @@ class _SnapshotBuilder:
             deleted=deleted,
             new_starts=new_starts,
             unseen=tuple(unseen),
-            refused={**found.refused, **shared, **named},
+            facts=facts,
             state_topics=found.state_topics,
-            unreadable=unreadable | leaderless | unjudged,
             passed=passed,
         )
 
@@ -652,10 +653,10 @@ class _SnapshotBuilder:
             raise next(iter(found.values()))
         return found
 
-    def _with_unwritable(
+    def _unwritable_now(
         self, positions: Sequence[Position], topics: _Topics, configs: Configs, *, waits: bool
-    ) -> list[Position]:
-        """Add what keeps the destination from taking records.
+    ) -> dict[TopicPartition, RelayError]:
+        """Return what keeps the destination from taking records that are to be copied.
 
         A task that tried would hold its neighbours up: an aborted transaction does not end there.
 
@@ -672,12 +673,7 @@ class _SnapshotBuilder:
         if errors and (waits or len(errors) == len(positions)):
             self._destination.forget()
             raise next(iter(errors.values()))
-        return [
-            replace(position, unwritable=error)
-            if (error := errors.get(position.topic_partition))
-            else position
-            for position in positions
-        ]
+        return errors
 
     def _unwritable(
         self, tp: TopicPartition, to: TopicPartition, configs: Configs
@@ -910,7 +906,6 @@ class _SnapshotBuilder:
         leaderless: Container[TopicPartition],
     ) -> tuple[list[Position], dict[TopicPartition, RelayError]]:
         positions, unjudged = Positions(
-            self._sides,
             self._source,
             self._at_destination,
             topics.targets,

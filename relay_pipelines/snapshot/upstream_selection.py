@@ -25,7 +25,8 @@ from relay_pipelines.model import (
     UpstreamIdentity,
 )
 from relay_pipelines.plan import upstream_choice
-from relay_pipelines.plan.positions import Elsewhere, Loss, Position
+from relay_pipelines.plan.blockers import Loss
+from relay_pipelines.plan.positions import Elsewhere, Position
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.plan.upstream_choice import (
     UpstreamChoice,

@@ -8,15 +8,14 @@ from typing import Any
 
 from relay_pipelines.copy.position import LogPosition, read_log_positions, unproved_logs
 from relay_pipelines.errors import RelayError
-from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
-from relay_pipelines.model import Checkpoint, DestinationPosition, TopicPartition
-from relay_pipelines.plan.positions import Position, destination_changed
+from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.plan.blockers import destination_changed
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import Target
 from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.metadata import Metadata
-from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import start_offsets
 from relay_pipelines.snapshot.lost_checkpoints import Lost
 
@@ -25,7 +24,6 @@ class Positions:
     """The positions of a mirror.
 
     Args:
-        name: of the mirror.
         source: the upstream to read.
         at_destination: the topics of the destination that concern the mirror.
         targets: source topic -> where its records go, of the included topics.
@@ -36,7 +34,6 @@ class Positions:
 
     def __init__(
         self,
-        sides: Sides,
         source: ClusterClient,
         at_destination: Metadata,
         targets: Mapping[str, Target],
@@ -46,16 +43,12 @@ class Positions:
         *,
         among_several: bool,
     ) -> None:
-        self._sides = sides
         self._leaderless = leaderless
         self._source = source
         self._at_destination = at_destination
         self._targets = targets
         self._snapshot = checkpoints
         self._lost = lost
-        self._ledger_lost = bool(checkpoints.checkpoints) and (
-            ledger_topic.TOPIC not in at_destination.topics
-        )
         self._among_several = among_several
 
     def all(self) -> tuple[list[Position], dict[TopicPartition, RelayError]]:
@@ -94,9 +87,7 @@ class Positions:
                 **self._known_at_destination(tp),
                 first_offset=at_source[tp].low_watermark,
                 high_watermark=high[tp],
-                ledger_lost=self._ledger_lost,
                 copies_after=self._lost.copies.get(tp),
-                mirror=self._sides.name,
             )
             for tp in partitions
             if tp not in unreadable
@@ -120,22 +111,11 @@ class Positions:
         return {} if checkpoint is None else self._of_copies(checkpoint)
 
     def _of_copies(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Return whether the copies are still there, and where the configuration wants them."""
-        gone = self._gone(checkpoint.copies) if checkpoint.copies else ""
+        """Return what happened to the topic with the copies, if they belong there."""
         to = self._targets[checkpoint.source.topic].of(checkpoint.source)
-        if error := destination_changed(checkpoint, to, gone):
-            return {"destination_changed": error}
-        if not gone:
+        if checkpoint.bound_to != to or not (gone := _gone(self._at_destination, checkpoint)):
             return {}
         return {"destination_lost": f"topic {to.topic!r}, which held the copies, {gone}"}
-
-    def _gone(self, copies: DestinationPosition) -> str:
-        """What happened to the topic that holds the copies; empty if it is there."""
-        topic = self._at_destination.topics.get(copies.topic_partition.topic)
-        if topic is None:
-            return "does not exist at the destination"
-        is_other = copies.topic_id and topic.topic_id and topic.topic_id != copies.topic_id
-        return "was deleted at the destination and created again" if is_other else ""
 
     def _with_open_since(self, positions: Sequence[Position]) -> list[Position]:
         """Add since when transactions are open; the ones with the most records are asked first."""
@@ -154,3 +134,33 @@ class Positions:
             else position
             for position in positions
         ]
+
+
+def bound_elsewhere(
+    checkpoints: Mapping[TopicPartition, Checkpoint],
+    targets: Mapping[str, Target],
+    at_destination: Metadata,
+) -> dict[TopicPartition, RelayError]:
+    """Return the topic-partitions whose copies are in another place than the configuration names.
+
+    Args:
+        targets, at_destination: as of `Positions`.
+    """
+    return {
+        tp: error
+        for tp, checkpoint in checkpoints.items()
+        if (to := targets.get(tp.topic))
+        and (error := destination_changed(checkpoint, to.of(tp), _gone(at_destination, checkpoint)))
+    }
+
+
+def _gone(at_destination: Metadata, checkpoint: Checkpoint) -> str:
+    """What happened to the topic that holds the copies; empty if it is there, or none has any."""
+    copies = checkpoint.copies
+    if copies is None:
+        return ""
+    topic = at_destination.topics.get(copies.topic_partition.topic)
+    if topic is None:
+        return "does not exist at the destination"
+    is_other = copies.topic_id and topic.topic_id and topic.topic_id != copies.topic_id
+    return "was deleted at the destination and created again" if is_other else ""

@@ -10,7 +10,6 @@ from relay_pipelines.formats import FAILED_TOPICS
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
-from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.run.run_plan import bytes_per_offset
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.windows.window_run import WindowReport
@@ -27,14 +26,7 @@ def new_windows(
         limits: a window is not larger than this; the rest comes with the next one.
         now_ms: the time of the plan; no record of these windows is committed before.
     """
-    accepted = (
-        position
-        for position in snapshot.positions
-        if position.topic_partition.topic not in snapshot.refused
-    )
-    windows = plan_windows(accepted).windows
-    ranges = [offset_range for window in windows for offset_range in window.ranges]
-    return cut_windows(snapshot, ranges, limits, now_ms)
+    return cut_windows(snapshot, snapshot.news, limits, now_ms)
 
 
 def cut_windows(

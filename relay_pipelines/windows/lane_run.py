@@ -158,7 +158,7 @@ class LaneRun:
             self._open = self._stored.load(snapshot, self.context.log)
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
-        held = snapshot.guarded
+        held = snapshot.held
         if self.yields and self._waits(snapshot, has_news=frozen is not None):
             # what is superseded waits for the operator, whenever the other one ends
             waits = {tp: e for tp, e in held.items() if isinstance(e, PolicySupersededError)}

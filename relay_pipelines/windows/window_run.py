@@ -244,7 +244,7 @@ def copy_round(
     plan = plan_frozen(snapshot, frozen)
     result = run(plan, session, observers, stop=stop, run_id=run_id, scope=lane, sources=sources)
     readable_ms = kafka.clock.now_ms()
-    held_back = len(plan.data_losses) + len(snapshot.unseen)
+    held_back = len(plan.held) + len(snapshot.unseen)
     failed = any(outcome.status is not Status.DONE for outcome in result.outcomes)
     return Copied(
         result,
@@ -352,7 +352,7 @@ def _topic_reports(
     ranges = _by_topic(plan.frozen.ranges, lambda planned: planned.topic_partition)
     left = _by_topic(missing, lambda planned: planned.topic_partition)
     outcomes = _by_topic(result.outcomes, lambda outcome: outcome.range.topic_partition)
-    guarded = _by_topic(snapshot.guarded, lambda tp: tp)
+    held = _by_topic(snapshot.held, lambda tp: tp)
     reports = []
     for topic in sorted(topics):
         end_offsets = {
@@ -367,7 +367,7 @@ def _topic_reports(
             lag_before=sum(lag_before[tp] for tp in end_offsets),
             lag_after=sum(lag_after[tp] for tp in end_offsets),
             end_offsets=end_offsets,
-            held_back=[snapshot.guarded[tp] for tp in guarded[topic]],
+            held_back=[snapshot.held[tp] for tp in held[topic]],
             copying_seconds=sum(
                 outcome.seconds + outcome.commit_seconds for outcome in outcomes[topic]
             ),

@@ -176,10 +176,10 @@ def taken(cluster: Cluster, pattern: str, *more: Cluster, **topics: Any) -> list
     given["on_record_error"] = "quarantine"
     mirror = Mirror.model_validate(given)
     snapshot = cluster_snapshot.take_snapshot(MirrorSides("m", mirror), patient=False)
-    assert {error.exit_code for error in snapshot.refused.values()} <= {2}
+    assert {error.exit_code for error in snapshot.facts.refused.values()} <= {2}
     return [
         *(to.topic for to in snapshot.accepted_targets.values()),
-        *(error.what + "; " + error.remedy for error in snapshot.refused.values()),
+        *(error.what + "; " + error.remedy for error in snapshot.facts.refused.values()),
     ]
 
 
@@ -249,6 +249,6 @@ def test_copies_under_an_earlier_name_are_refused(cluster: Cluster, topic: str) 
 
     looped = snapshot(f"{topic}.*", "later.{topic}")
     assert [to.topic for to in looped.accepted_targets.values()] == [later], "the others go on"
-    assert re.search(f"topic '{there}' at upstream .* is a copy of", str(looped.refused[there]))
+    assert re.search(f"topic '{there}' at upstream .* is a copy of", str(looped.facts.refused[there]))
     denied = snapshot(f"{topic}.*", "later.{topic}", deny=[there])
     assert [to.topic for to in denied.targets.values()] == [later]

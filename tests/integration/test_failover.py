@@ -132,7 +132,7 @@ def mirror_of(source: Cluster, to: Cluster, *allow: str, **topics: Any) -> Mirro
 def refusal_of(taken: ClusterSnapshot) -> str:
     """Why the only topic of a mirror is not copied."""
     assert run_plan.plan(taken).windows == []
-    (error,) = taken.refused.values()
+    (error,) = taken.facts.refused.values()
     return str(error)
 
 
@@ -377,7 +377,7 @@ def test_a_ring_of_three_clusters_is_refused(pair: Pair) -> None:
     def copy(mirror_name: str, source: Cluster, to: Cluster, **topics: Any) -> dict[str, str]:
         """Return why topics are refused, after all others were copied."""
         taken = copied_by(f"{mirror_name}{name}", mirror_of(source, to, f".*{name}", **topics))
-        return {topic: str(error) for topic, error in taken.refused.items()}
+        return {topic: str(error) for topic, error in taken.facts.refused.items()}
 
     # the mirror in the middle has begun before there is a copy
     assert copy("bc", b, c) == {}
@@ -419,7 +419,7 @@ def test_leader_epochs_of_one_upstream_mean_nothing_on_another(pair: Pair) -> No
         assert pair.copy() == "b"
         epoch = committed().leader_epoch, committed().leader_epoch_end
         assert epoch == (0, 12), "the epoch of the marker, on this upstream"
-        assert not run_plan.plan(pair.snapshot()).data_losses
+        assert not run_plan.plan(pair.snapshot()).held
     finally:
         pair.a.brokers[0].start()
     assert [pair.snapshot(retry).upstream.name for retry in (0, 1, 2)] == ["b", "a", "b"]

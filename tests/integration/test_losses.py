@@ -261,7 +261,7 @@ def test_checkpoints_that_are_not_the_last_ones(copied: Copied, how: str) -> Non
     ]
     copied.write(10, 10)
     copied.copy(copied.snapshot())
-    assert not run_plan.plan(copied.snapshot()).data_losses
+    assert not run_plan.plan(copied.snapshot()).held
     copied.write(20, 10)
     cluster_snapshot.take_snapshot(Sides(copied.name, copied.mirror(), CLOCK))
     put_back(copied, saved, how)
@@ -277,7 +277,7 @@ def test_checkpoints_that_are_not_the_last_ones(copied: Copied, how: str) -> Non
         taken = cluster_snapshot.take_snapshot(Sides(copied.name, mirror, CLOCK))
         assert [position.ledger_end for position in taken.positions] == [20]
 
-    (held,) = run_plan.plan(copied.snapshot("continue")).data_losses
+    (held,) = run_plan.plan(copied.snapshot("continue")).held
     assert type(held) is CheckpointLostError, "a forged entry would skip what it names"
 
 
@@ -297,15 +297,15 @@ def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None
         return original(client, wanted, *told)
 
     with patch.object(followed, "records", reading):
-        assert not run_plan.plan(take()).data_losses
-        assert not run_plan.plan(take()).data_losses
+        assert not run_plan.plan(take()).held
+        assert not run_plan.plan(take()).held
     assert read[0] > 0
     assert read[1] == 0
     copied.write(10, 5)
     copied.copy(copied.snapshot())
     read.clear()
     with patch.object(followed, "records", reading):
-        assert not run_plan.plan(take()).data_losses
+        assert not run_plan.plan(take()).held
     assert read == []
 
 
@@ -368,7 +368,7 @@ def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
     first, second = (
         cluster_snapshot.take_snapshot(Sides(copied.name, mirror, CLOCK)) for _ in range(2)
     )
-    (loss,) = run_plan.plan(first).data_losses
+    (loss,) = run_plan.plan(first).held
     assert "retention took" in str(loss)
     assert len(copied.ledger()) == 1
     assert len(prepared_snapshot.accept_losses(first)) == 1

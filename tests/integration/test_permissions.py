@@ -186,7 +186,7 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     planned = run_plan.plan(snapshot)
     assert [window.topic for window in planned.windows] == [topic]
     assert [copied.source.topic_partition.topic for copied in planned.ranges] == [topic]
-    (error,) = planned.data_losses
+    (error,) = planned.held
     assert str(error).startswith(f"{other}-0: ")
     assert f"answered DescribeConfigs of topic {name} with TOPIC_AUTHORIZATION_FAILED" in str(error)
     assert str(error).endswith(f"; grant the user DescribeConfigs on topic {name}")

@@ -116,7 +116,7 @@ def test_what_another_pinned_topic_partition_wrote_is_no_lost_checkpoint(pinned:
         owners.claim(taken, ranges, OPTIONS)
         outcomes = list(copy_ranges(pinned.job(taken), ranges))
         assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
-        return list(planned.data_losses)
+        return list(planned.held)
 
     topic_with_its_own_copy = f"{pinned.first}.own"
     create(pinned.source, topic_with_its_own_copy, 2, KEPT)

@@ -120,8 +120,8 @@ class Deployment:
         """Return why nothing is planned."""
         planned = self.plan(**more)
         assert not planned.windows
-        assert {type(error) for error in planned.data_losses} == {PolicySupersededError}
-        return [str(error) for error in planned.data_losses]
+        assert {type(error) for error in planned.held} == {PolicySupersededError}
+        return [str(error) for error in planned.held]
 
     def has_reached(self, ends: dict[TopicPartition, int]) -> bool:
         """Whether the checkpoints show it; an open transaction of others hides them."""
@@ -326,7 +326,7 @@ def test_a_replay_between_two_configurations(deployments: Two) -> None:
     two.edit(FILTER.replace("== 0", "== 1"))
     deployments.write()
     assert two.copy() == []
-    (held,) = planned().plan.data_losses
+    (held,) = planned().plan.held
     assert isinstance(held, PolicySupersededError)
     assert held.remedy == "start the replay again under another --id"
     two.edit(FILTER)

@@ -428,7 +428,7 @@ class TestRefusals:
         """The guard holds the rest back; what was copied before may go."""
         replay = replayed.start()
         delete_before(replayed.mirror.source, replayed.mirror.at, 30)
-        (lost,) = replayed.plan().plan.data_losses
+        (lost,) = replayed.plan().plan.held
         assert lost.exit_code == 3
         assert "another --id, perhaps from the other --side" in str(lost)
         assert not replayed.plan().is_complete
@@ -451,7 +451,7 @@ def test_a_target_that_is_gone(replayed: Replayed) -> None:
     line = "does not exist at the destination; start the replay again under another --id"
     assert line in error_line(gone)
     create(there, replayed.to.topic, 1, KEPT)
-    (lost,) = replayed.plan().plan.data_losses
+    (lost,) = replayed.plan().plan.held
     assert "deleted at the destination and created again" in str(lost)
     assert not replayed.plan().is_complete
     replayed.replay(replay_id="again")

@@ -225,8 +225,8 @@ def test_a_topic_partition_without_a_leader_is_not_reset(
     """The command says which ones it leaves as they are, and fails."""
     moved.rename()
     taken, at = moved.snapshot(), TopicPartition(moved.topic, 1)
-    unreadable = {at: errors.SourceError("has no leader", topic_partition=at)}
-    known = replace(taken, unreadable=unreadable)
+    unknown = {at: errors.SourceError("has no leader", topic_partition=at)}
+    known = replace(taken, facts=replace(taken.facts, unknown=unknown))
     monkeypatch.setattr(cluster_snapshot, "take_snapshot", lambda *_args, **_options: known)
     code, lines = moved.reset(ResetTo.CURRENT, execute=False)
     assert (code, f"{at}: has no leader" in lines) == (1, True)
@@ -278,7 +278,7 @@ def held_back(moved: Moved, on_data_loss: str = "fail") -> errors.RelayError:
     """Return what holds the topic-partition back; nothing is planned for it."""
     plan = run_plan.plan(moved.snapshot(on_data_loss))
     assert not plan.windows
-    (error,) = plan.data_losses
+    (error,) = plan.held
     return error
 
 
@@ -340,7 +340,7 @@ def test_there_and_back_again(moved: Moved) -> None:
     moved.create_destination()
     assert isinstance(held_back(moved), DestinationChangedError)
     there, moved.to = moved.to, former
-    assert not run_plan.plan(moved.snapshot()).data_losses
+    assert not run_plan.plan(moved.snapshot()).held
     moved.to = there
     moved.reset(ResetTo.CURRENT)
     moved.to = TopicPartition(f"third.{moved.topic}", 0)

@@ -245,7 +245,7 @@ def test_a_copy_that_nothing_knows_is_made_again(
     assert Command(copied, tmp_path)("audit", "--level", "recount") == 4
     if source == "created again":
         source_recreated(copied)
-    (held,) = run_plan.plan(copied.snapshot("continue")).data_losses
+    (held,) = run_plan.plan(copied.snapshot("continue")).held
     assert type(held) is CheckpointLostError
     goes_on = "the mirror's own records go on at offset 11 of the destination"
     assert source == "created again" or goes_on in str(held)
@@ -273,5 +273,5 @@ def test_a_run_beside_another_one_loses_no_checkpoint(copied: Copied) -> None:
 
     with patch("relay_pipelines.snapshot.cluster_snapshot.read_state", read_before_others):
         taken = take_snapshot(Sides(copied.name, copied.mirror(), CLOCK))
-    assert not run_plan.plan(taken).data_losses
+    assert not run_plan.plan(taken).held
     assert taken.checkpoints[copied.at].next_offset == 20

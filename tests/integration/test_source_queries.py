@@ -184,8 +184,8 @@ def test_topics_of_two_lanes_must_not_share_a_destination(question: Question) ->
     mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
     for topic in (question.topic, other):
         taken = cluster_snapshot.take_snapshot(Sides("q", mirror, CLOCK), belongs=topic.__eq__)
-        assert list(taken.refused) == [topic]
-        assert "would both be copied to" in str(taken.refused[topic])
+        assert list(taken.facts.refused) == [topic]
+        assert "would both be copied to" in str(taken.facts.refused[topic])
         assert topic not in taken.accepted_targets
 
 

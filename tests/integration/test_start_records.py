@@ -187,7 +187,7 @@ def test_retention_that_passes_the_start_is_a_loss(topic: Topic) -> None:
     topic.write(range(3), 5)
     delete_before(topic.source, TopicPartition(topic.name, 1), 13)
 
-    (loss,) = run_plan.plan(topic.snapshot()).data_losses
+    (loss,) = run_plan.plan(topic.snapshot()).held
     assert (type(loss), loss.exit_code, loss.offset) == (RetentionPassedError, 3, 10)
     assert "retention took the offsets [10, 13) before they were copied" in str(loss)
 

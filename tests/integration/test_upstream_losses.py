@@ -15,6 +15,7 @@ from relay_pipelines.errors import RetentionPassedError, SourceError, TopicRecre
 from relay_pipelines.ledger import reader
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, Outcome, Status, TopicPartition
+from relay_pipelines.plan.blockers import Facts
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.recovery import reset
@@ -40,7 +41,7 @@ COPIED, WRITTEN = 10, 30
 
 def errors_of(taken: ClusterSnapshot) -> list[errors.RelayError]:
     """What is held back of a snapshot."""
-    return list(run_plan.plan(taken).data_losses)
+    return list(run_plan.plan(taken).held)
 
 
 @dataclass
@@ -247,11 +248,9 @@ def test_a_topic_whose_start_alone_is_decided_may_be_on_a_silent_upstream(pair: 
     assert new in {position.topic_partition for position in taken().positions}
     silent = taken(down="a")
     assert (silent.upstream.name, dict(silent.deleted)) == ("b", {})
-    assert "upstream b does not have it, and upstream a does not answer" in str(
-        silent.unreadable[new]
-    )
+    assert "upstream b does not have it, and upstream a does not answer" in str(silent.held[new])
     delete(pair.a, new.topic)
-    assert (dict(taken().deleted), dict(taken().unreadable)) == ({new.topic: ""}, {})
+    assert (dict(taken().deleted), taken().held) == ({new.topic: ""}, {})
 
 
 def test_an_upstream_is_paused_for_the_whole_of_a_run(
@@ -386,7 +385,7 @@ def test_a_new_topic_begins_at_the_upstream_that_holds_most(pair: Pair) -> None:
         found = run_plan.plan(taken := pair.snapshot("fail"))
         assert taken.upstream.name == upstream
         new = {each.source.topic_partition: each.source for each in found.ranges}
-        return new, list(found.data_losses)
+        return new, list(found.held)
 
     new, losses = planned("b")
     assert [(new[at].start, new[at].end) for at in (old, more)] == [(0, COPIED)] * 2
@@ -545,7 +544,7 @@ def test_a_replay_names_what_has_no_leader(
         taken = take(*given, **more)
         positions = [each for each in taken.positions if each.topic_partition != known]
         error = SourceError("it has no leader", topic_partition=known)
-        return replace(taken, positions=positions, unreadable={known: error})
+        return replace(taken, positions=positions, facts=Facts(unknown={known: error}))
 
     def planned(partition: int | None) -> Replay:
         return pair.replay(tmp_path, partition, (5, 25))
@@ -556,6 +555,6 @@ def test_a_replay_names_what_has_no_leader(
     with pytest.raises(SourceError, match="it has no leader"):
         planned(1)
     again = planned(None)
-    facts = again.is_complete, [str(error) for error in again.plan.data_losses]
+    facts = again.is_complete, [str(error) for error in again.plan.held]
     assert facts == (False, [f"{known}: it has no leader"])
-    assert planned(0).plan.data_losses == []
+    assert planned(0).plan.held == []

@@ -13,6 +13,7 @@ import pytest
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.plan.blockers import Facts, lost
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.prepare import prepared_snapshot, topics
@@ -50,13 +51,14 @@ def accept(world: World, position: Position, known: Sequence[Checkpoint] = ()) -
     snapshot: Any = SimpleNamespace(
         name="m", upstream=SimpleNamespace(name="source"),
         destination_client=Sides("m", world.mirror, Clock()).destination,
-        positions=[position], lost=[position], checkpoints={one.source: one for one in known},
+        positions=[position], held_for=lambda _: {memory.AT: lost(position, Facts())},
+        checkpoints={one.source: one for one in known},
         checkpoint_ends={}, owners={}, destinations={"a": "a"}, destination_topics={},
         owner_of=lambda at: own_id("m", at),
     )  # fmt: skip
     with world.answering(), patch.object(topics, "create_state_topics"):
-        (lost,) = prepared_snapshot.accept_losses(snapshot)
-    return lost.what
+        (accepted,) = prepared_snapshot.accept_losses(snapshot)
+    return accepted.what
 
 
 def chain_of(world: World) -> Chain:

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from relay_pipelines.ledger.chunk_copies import RangeIndex
 from relay_pipelines.model import Acl, CopyRange, OffsetRange, Operation, Permission, TopicPartition
 from relay_pipelines.plan.acl_decisions import State, plan_acls
+from relay_pipelines.plan.blockers import Facts, judge
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
-from relay_pipelines.plan.positions import Position, data_loss, lag_records, plan_windows
+from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.task_packing import BIG_SECONDS, TASK_SECONDS, copy_seconds, pack
+from tests.support.run_plans import snapshot_of
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
 offsets = st.integers(0, 2**40)
@@ -45,16 +47,16 @@ def range_lists(draw: st.DrawFn) -> list[CopyRange]:
 @given(position_lists())
 def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions):
     """Or a guard says why not; the lag is what is planned; a second plan has nothing to copy."""
-    plan = plan_windows(positions)
-    planned = {each.topic_partition: each for window in plan.windows for each in window.ranges}
-    lost = {loss.topic_partition for loss in plan.data_losses}
-    assert sum(len(window.ranges) for window in plan.windows) == len(planned)
+    snapshot = snapshot_of("m", "n", {}, positions)
+    planned = {each.topic_partition: each for each in snapshot.news}
+    lost = {loss.topic_partition for loss in snapshot.held.values()}
+    assert len(snapshot.news) == len(planned)
     lags = lag_records(positions)
     assert set(lags) == {each.topic_partition for each in positions}
     assert all(lags[at] == len(each) > 0 for at, each in planned.items())
     for position in positions:
         topic_partition = position.topic_partition
-        assert (topic_partition in lost) == (data_loss(position) is not None)
+        assert (topic_partition in lost) == bool(judge(position, Facts()))
         if topic_partition in planned:
             assert topic_partition not in lost
             planned_range = planned[topic_partition]
@@ -65,7 +67,7 @@ def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions):
             assert position.begin == position.end_offset
     ends = {at: each.end for at, each in planned.items()}
     after = [replace(p, next_offset=ends.get(p.topic_partition, p.next_offset)) for p in positions]
-    assert plan_windows(after).windows == ()
+    assert not replace(snapshot, positions=after).news
 
 
 @given(range_lists(), st.integers(1, 16))

@@ -62,7 +62,7 @@ class Copied:
         """Return the loss that holds the topic-partition back; nothing is planned for it."""
         plan = run_plan.plan(self.snapshot())
         assert not plan.windows
-        (loss,) = plan.data_losses
+        (loss,) = plan.held
         return loss
 
     def copy(self, taken: ClusterSnapshot) -> list[OffsetRange]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from relay_pipelines.model import Cluster
+from relay_pipelines.plan.blockers import Facts
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import Target
 from relay_pipelines.run.run_plan import RunPlan, plan
@@ -34,6 +35,7 @@ def snapshot_of(
         decisions=(),
         targets={source: Target(to) for source, to in destinations.items()},
         positions=positions,
+        facts=Facts(mirror),
         checkpoints={},
         checkpoint_ends={},
         source_topics={},

@@ -13,6 +13,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.errors import PermissionDeniedError, RetentionPassedError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster
+from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.run.session import Session
@@ -68,7 +69,7 @@ def test_no_loss_of_what_is_refused_is_accepted(refused: World) -> None:
     take = partial(look, refused, on_data_loss=OnDataLoss.CONTINUE)
     before = len(refused.copies.logs[checkpoint.TOPIC].entries)
     found = prepare_snapshot(take)
-    assert (found.accepted, list(found.lost)) == ((), [])
+    assert (found.accepted, found.held_for(Blocker.LOST)) == ((), {})
     assert len(refused.copies.logs[checkpoint.TOPIC].entries) == before
     refused.copies.without_configs.clear()
     found = prepare_snapshot(take)
@@ -78,6 +79,6 @@ def test_no_loss_of_what_is_refused_is_accepted(refused: World) -> None:
 def test_a_look_at_what_is_new_holds_back_the_same(refused: World) -> None:
     """The planner of Dagster and the checks take such a look; a run takes the other one."""
     refused.source.low_watermarks.clear()
-    held, free = (look(refused, configs=configs).guarded for configs in (True, False))
+    held, free = (look(refused, configs=configs).held for configs in (True, False))
     assert list(held) == [AT]
     assert list(free) == list(held)

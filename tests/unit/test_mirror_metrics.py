@@ -13,6 +13,7 @@ from relay_pipelines.metrics.exporter import Exporter, samples
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.page.held import State
 from relay_pipelines.page.look import Look, Looker
+from relay_pipelines.plan.blockers import Facts
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.protocol.clock import SystemClock
@@ -89,7 +90,7 @@ def test_a_guard_is_there_only_while_it_holds_something_back() -> None:
     assert values(healthy, "held_back") == {}
     hidden = {TopicPartition("hidden", 0): PermissionDeniedError("no")}
     for by_partition in (True, False):
-        held = values(look(unreadable=hidden), "held_back", by_partition=by_partition)
+        held = values(look(facts=Facts(unknown=hidden)), "held_back", by_partition=by_partition)
         assert held["hidden", "", "PermissionDeniedError"] == 1
 
 

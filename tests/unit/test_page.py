@@ -13,6 +13,7 @@ from relay_pipelines.output import json_output, page_view
 from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import page_of, page_unreachable
+from relay_pipelines.plan.blockers import Facts
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
 from relay_pipelines.plan.upstream_choice import UpstreamVerdict
@@ -74,7 +75,7 @@ def waiting(topic: str) -> Position:
 
 
 def recreated(topic: str, partition: int = 0) -> Position:
-    return Position(at(topic, partition), 0, 5, 108, recreated=True, mirror="m")
+    return Position(at(topic, partition), 0, 5, 108, recreated=True)
 
 
 QUEUED, FAILING = {"a": 700}, {"a": 800, "b": 3}
@@ -148,19 +149,19 @@ class TestHeld:
         assert first.topic_partitions == (at("a"), at("a", 1))
         assert (first.lag, second.topics) == (PartitionLag(10, 30), ["b"])
         assert first.command == "relay ledger --mirror m --topic a --last 5"
-        lost = [replace(copied(name), ledger_lost=True, mirror="m") for name in "abcde"]
-        (held,) = page_of(look_at(lost)).held
+        lost = list(map(copied, "abcde"))
+        (held,) = page_of(look_at(lost, facts=Facts(is_ledger_lost=True))).held
         assert (held.reason, held.command) == ("LedgerLostError", "relay restore --mirror m")
         where = page_view.where(held)
         assert where == "a, b, c and 2 topics more (5 topic-partitions, nothing waits)"
-        unreadable = {at("a"): errors.SourceError("it has no leader")}
-        page = page_of(look_at([copied("b"), recreated("z")], unreadable=unreadable))
+        unknown = {at("a"): errors.SourceError("it has no leader")}
+        page = page_of(look_at([copied("b"), recreated("z")], facts=Facts(unknown=unknown)))
         assert [each.reason for each in page.held] == ["TopicRecreatedError", "SourceError"]
         assert page.held[1].lag is None
         assert page.lag.records == 5
         refused = {"a": errors.ConfigError("another mirror copies there").of(at("a"))}
         positions = [waiting("a"), Position(at("a", 1), 0, 9, 0), copied("b")]
-        (held,) = page_of(look_at(positions, refused=refused)).held
+        (held,) = page_of(look_at(positions, facts=Facts(refused=refused))).held
         assert held.topic_partitions == (at("a"), at("a", 1))
 
     def test_transactions(self) -> None:

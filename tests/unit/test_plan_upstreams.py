@@ -6,7 +6,8 @@ from typing import Any
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, Fingerprint, TopicPartition
 from relay_pipelines.plan import upstream_choice
-from relay_pipelines.plan.positions import Position, data_loss
+from relay_pipelines.plan.blockers import Blocker, Facts, judge
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.upstream_choice import (
     UpstreamVerdict,
     UpstreamView,
@@ -191,6 +192,7 @@ def test_what_another_upstream_has(
 ) -> None:
     """What to do follows from the upstream that has the records, and not from one beside it."""
     selection = UpstreamSelection(Cluster("a", ()), "", unread=tuple(others))
-    error = data_loss(with_other_upstreams(selection, Position(A, 100, 200, copied)))
-    assert isinstance(error, SourceError)
+    position = with_other_upstreams(selection, Position(A, 100, 200, copied))
+    ((blocker, error),) = judge(position, Facts()).items()
+    assert (blocker, type(error)) == (Blocker.ELSEWHERE, SourceError)
     assert remedy in error.remedy

@@ -2,15 +2,19 @@
 
 import importlib.metadata
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.errors import DataLossError, UnsupportedError
+from relay_pipelines.errors import DataLossError, SourceError, UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
+from relay_pipelines.plan.blockers import Facts, judge
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
-from relay_pipelines.plan.positions import Position, data_loss, lag_records, plan_windows, uncopied
+from relay_pipelines.plan.positions import Position, lag_records, uncopied
 from relay_pipelines.plan.topic_selection import literal_names, named_without_match
+from relay_pipelines.run.run_plan import RunPlan, plan_frozen
+from tests.support.run_plans import plan_of, snapshot_of
 from tests.support.tables import titled
 
 
@@ -24,6 +28,10 @@ def position(
     return Position(at(partition, topic), low, end, next_offset)
 
 
+def planned(positions: Sequence[Position]) -> RunPlan:
+    return plan_of("m", "n", {}, positions)
+
+
 CASES = [  # title, (low, end, next offset) per partition, {partition: (start, end)}
     ("a first run takes all", [(0, 9, None)], {0: (0, 9)}),
     ("all is from the low watermark on, not from 0", [(5, 9, None)], {0: (5, 9)}),
@@ -35,24 +43,24 @@ CASES = [  # title, (low, end, next offset) per partition, {partition: (start, e
 ]
 
 
-@titled("held, planned", CASES)
-def test_windows(held, planned):
-    ranges = tuple(OffsetRange(at(partition), *bounds) for partition, bounds in planned.items())
-    plan = plan_windows([position(partition, *values) for partition, values in enumerate(held)])
-    assert plan.windows == ((Window("t", ranges),) if ranges else ())
-    assert plan.data_losses == ()
+@titled("held, expected", CASES)
+def test_windows(held, expected):
+    ranges = tuple(OffsetRange(at(partition), *bounds) for partition, bounds in expected.items())
+    plan = planned([position(partition, *values) for partition, values in enumerate(held)])
+    assert plan.windows == ([Window("t", ranges)] if ranges else [])
+    assert not plan.held
 
 
 def test_one_window_per_topic_sorted():
     """In any order of positions; a guard stops no other one; lag is never less than nothing."""
     wanted = [position(1, 0, 1, topic="b"), position(0, 0, 1, topic="a")]
-    plan = plan_windows([*wanted, position(0, 0, 1, topic="b")])
+    plan = planned([*wanted, position(0, 0, 1, topic="b")])
     found = [(window.topic, len(window.ranges)) for window in plan.windows]
     assert found == [("a", 1), ("b", 2)]
     assert [each.topic_partition.partition for each in plan.windows[1].ranges] == [0, 1]
-    plan = plan_windows([position(0, 0, 5, 9), position(1, 0, 5, 2), position(2, 7, 9, 3)])
-    assert plan.windows == (Window("t", (OffsetRange(TopicPartition("t", 1), 2, 5),)),)
-    assert [str(error.topic_partition) for error in plan.data_losses] == ["t-0", "t-2"]
+    plan = planned([position(0, 0, 5, 9), position(1, 0, 5, 2), position(2, 7, 9, 3)])
+    assert plan.windows == [Window("t", (OffsetRange(TopicPartition("t", 1), 2, 5),))]
+    assert [str(error.topic_partition) for error in plan.held] == ["t-0", "t-2"]
     held = [(0, 9, None), (5, 9, None), (0, 9, 4), (0, 9, 9), (0, 5, 9)]
     lags = lag_records([position(number, *values) for number, values in enumerate(held)])
     assert list(lags.values()) == [9, 4, 5, 0, 0]
@@ -65,9 +73,9 @@ GUARDS = {
     "truncated or recreated": Position(T3, 0, 8, 9),
     "recreated, and grown past the checkpoint since": Position(T3, 0, 20, 9, recreated=True),
     "truncated below the checkpoint, and written again": Position(T3, 0, 20, 9, truncated_at=6),
-    "the copies are gone": Position(T3, 0, 20, 9, destination_lost="topic 'c' is gone", mirror="m"),
-    "its checkpoint is gone": Position(T3, 0, 20, None, ledger_end=9, mirror="m"),
-    "its checkpoint is not the last one": Position(T3, 0, 20, 5, ledger_end=9, mirror="m"),
+    "the copies are gone": Position(T3, 0, 20, 9, destination_lost="topic 'c' is gone"),
+    "its checkpoint is gone": Position(T3, 0, 20, None, ledger_end=9),
+    "its checkpoint is not the last one": Position(T3, 0, 20, 5, ledger_end=9),
 }
 
 
@@ -75,15 +83,14 @@ GUARDS = {
 def test_going_on_would_lose_records(wordings, title):
     """What the ledger says was copied is not copied again because the checkpoint is gone."""
     held = GUARDS[title]
-    loss = data_loss(held)
-    assert loss is not None
+    (loss,) = judge(held, Facts("m")).values()
     wordings.check(f"guard: {title}", str(loss))
     assert (loss.topic_partition, loss.exit_code) == (T3, 3)
     if held.ledger_end is None:
         assert loss.offset == 9
         assert str(loss).endswith(" set on_data_loss: continue")
     assert type(loss) is not DataLossError, "it has a name of its own"
-    assert not plan_windows([held]).windows
+    assert not planned([held]).windows
 
 
 UNLIMITED = 2**63
@@ -223,3 +230,19 @@ def test_names_that_match_no_topic():
     """The dot of a name may be written as it is; what matches a topic is a pattern."""
     patterns = ["orders", "orders.eu", r"orders\.us", "paid.*", "refunds.x"]
     assert named_without_match(patterns, ["orders", "refunds-x"]) == ["orders.eu", "orders.us"]
+
+
+@pytest.mark.parametrize("topics", ["a", "axz"])
+def test_a_window_names_what_is_held_of_it_alone(topics: str) -> None:
+    """Whether it has lost records or no leader: what others hold back, others say."""
+    known = [position(0, 0, 9, 0, topic="a"), position(0, 7, 9, 3, topic="z")]
+    leaderless = {at(0, "x"): SourceError("it has no leader", topic_partition=at(0, "x"))}
+    snapshot = replace(
+        snapshot_of("m", "n", {each: each for each in "axz"}, known), facts=Facts("m", leaderless)
+    )
+    ranges = [OffsetRange(at(0, topic), 3, 9) for topic in topics]
+    plan = plan_frozen(snapshot, FrozenWindow("k", tuple(ranges)))
+    assert [window.topic for window in plan.windows] == ["a"]
+    assert [str(each.topic_partition) for each in plan.held] == (
+        [] if topics == "a" else ["x-0", "z-0"]
+    )

@@ -201,7 +201,7 @@ def test_who_waits_says_that_it_is_superseded(
     """It waits for a person, and would be silent after the other one has ended; losses can wait."""
     held = errors.PolicySupersededError("another configuration decides", topic_partition=FIRST)
     lost = errors.RetentionPassedError("gone", topic_partition=SECOND)
-    planned = SimpleNamespace(data_losses=[held, lost])
+    planned = SimpleNamespace(held=[held, lost])
     monkeypatch.setattr(rounds_command._Rounds, "_plan", lambda *_: (planned, True))
     unused: Any = None
     rounds = rounds_command._Rounds(unused, {}, None, unused, None, 1.0, as_json=False)

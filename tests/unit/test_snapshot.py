@@ -23,6 +23,7 @@ from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
+from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.prepare import owners
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
@@ -66,8 +67,8 @@ def test_nothing_is_written_while_another_deployment_copies() -> None:
     mirror = Mirror.model_validate({**SIDES, "on_data_loss": OnDataLoss.CONTINUE})
     lost = Position(TopicPartition("a", 0), low_watermark=3, end_offset=5, next_offset=1)
     looks: Iterator[ClusterSnapshot] = iter([snapshot_of("m", "n", {"a": "a"}, [lost], mirror)])
-    found = prepare_snapshot(lambda: next(looks), waits=lambda snapshot: bool(snapshot.lost))
-    assert found.lost == [lost]
+    found = prepare_snapshot(lambda: next(looks), waits=lambda snapshot: bool(snapshot.held))
+    assert list(found.held_for(Blocker.LOST)) == [lost.topic_partition]
     assert not found.accepted
 
 

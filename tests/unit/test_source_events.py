@@ -16,6 +16,7 @@ from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane, Share
+from relay_pipelines.plan.blockers import Blocker, Facts
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.sensors import health, source_events
@@ -108,7 +109,7 @@ def test_the_lag_targets_of_many_topics_come_with_several_ticks(ticks):
 
     def tick(cursor: Cursor, names: list[str], late: str = "") -> tuple[list[str], Cursor]:
         gone = {TopicPartition(late, 0): SourceError("gone")} if late else {}
-        found = replace(snapshot(**dict.fromkeys(names, 1)), unreadable=gone)
+        found = replace(snapshot(**dict.fromkeys(names, 1)), facts=Facts(unknown=gone))
         context: Any = SimpleNamespace(instance=ticks.instance)
         kafka: Any = SimpleNamespace(clock=SystemClock())
         lag: Any = SimpleNamespace(late=())
@@ -165,9 +166,10 @@ def test_what_is_refused_misses_the_target_and_has_no_loss_to_accept():
     first = TopicPartition("a", 0)
     lost = Position(first, low_watermark=3, end_offset=5, next_offset=1)
     found = snapshot_of("m", "a", {"a": "a"}, [lost])
-    assert found.lost == [lost]
-    found = replace(found, refused={"a": refusal})
-    assert (found.lost, found.guarded) == ([], {first: refusal})
+    assert list(found.held_for(Blocker.LOST)) == [first]
+    found = replace(found, facts=Facts(refused={"a": refusal}))
+    assert (found.held_for(Blocker.LOST), found.held) == ({}, {first: refusal})
+    assert list(found.blockers[first]) == [Blocker.REFUSED, Blocker.LOST]
     for late in ((), (first,)):
         missed = lag_target.missed(lane("a"), found, late, 0)
         assert str(missed["a"]) == str(refusal)

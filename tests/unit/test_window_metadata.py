@@ -143,7 +143,7 @@ class TestRunLog:
     def lines(self, caplog: pytest.LogCaptureFixture, *, brief: bool, rounds: int = 1) -> list[str]:
         window, _ = report()
         snapshot = SimpleNamespace(upstream=SimpleNamespace(name="a"))
-        nothing: dict[str, Any] = {"superseded": (), "takeovers": (), "data_losses": []}
+        nothing: dict[str, Any] = {"superseded": (), "takeovers": (), "held": []}
         windows = [SimpleNamespace(topic="orders")]
         plan: Any = SimpleNamespace(
             windows=windows, offsets=lambda _window: 60, snapshot=snapshot, **nothing

@@ -105,7 +105,7 @@ def _taken_on(sides: Sides) -> list[str]:
     (side,) = (side for side in SIDES if not DENIED[side])
     name, copies = mirror_from(side), copy_of(other(side)).topic
     snapshot = take_snapshot(MirrorSides(name, load(sides.config).mirror(name)), configs=False)
-    return [] if copies in snapshot.refused else [f"{name} does not refuse {copies}"]
+    return [] if copies in snapshot.facts.refused else [f"{name} does not refuse {copies}"]
 
 
 def _stray(sides: Sides, side: str, topic: str) -> str:
