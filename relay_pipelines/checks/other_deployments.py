@@ -70,7 +70,7 @@ def find(
         committed_at = max(before.committed_at, checkpoint.committed_at_ms / 1000)
         last[checkpoint.run_id] = Foreign(committed_at, before.differs or differs)
     newest = sorted(last.items(), key=lambda pair: -pair[1].committed_at)[:_MOST_RUNS]
-    here, ends = turns.deployment_of(instance), snapshot.run_ends
+    here, ends = turns.deployment_of(instance), snapshot.state.run_ends
     found = {}
     for run_id, run in newest:
         if now - run.committed_at >= RECENT_SECONDS or instance.has_run(run_id):

@@ -41,7 +41,7 @@ def result(
         not lines,
         "; ".join(lines) or "no topics missing",
         {
-            "deleted at the source (topics)": len(snapshot.deleted),
+            "deleted at the source (topics)": len(snapshot.selected.deleted),
             "not shown by the source (topics)": len(missing),
             "without an asset (topics)": len(without_asset),
         },

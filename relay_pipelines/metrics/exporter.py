@@ -142,7 +142,7 @@ class Exporter(Collector):
                     max(position.end_offset, position.high_watermark)
                     for position in snapshot.positions
                 )
-                for verdict in snapshot.verdicts:
+                for verdict in snapshot.selection.verdicts:
                     is_before = quarantined.get(verdict.name, False)
                     quarantined[verdict.name] = verdict.quarantined or is_before
         # mirrors may share upstreams, and these two have no label for the mirror
@@ -229,7 +229,7 @@ class _Watch:
 
     def _count(self, look: Look) -> None:
         """Count what was committed since the last look, from the ledger."""
-        if not look.snapshot.checkpoint_ends:
+        if not look.snapshot.state.ends:
             return  # nothing was ever mirrored to this destination
         if not self._follows:
             self._ledger.start(patient=False)  # a ledger that is gone must not hold up the looks
@@ -336,7 +336,7 @@ def samples_without_upstream(mirror: str, upstreams: Sequence[str]) -> Iterator[
 
 
 def _upstreams(snapshot: ClusterSnapshot) -> Iterator[Sample]:
-    for verdict in snapshot.verdicts:
+    for verdict in snapshot.selection.verdicts:
         is_read = verdict.name == snapshot.upstream.name
         yield from _upstream(snapshot.name, verdict.name, _state(verdict), is_read=is_read)
         if verdict.eligible:

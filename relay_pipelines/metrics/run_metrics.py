@@ -68,9 +68,9 @@ class MetricsObserver:
             self._open_transaction(snapshot.name, position)
         for checkpoint in snapshot.checkpoints.values():
             self._last_commit(snapshot.name, checkpoint.committed_at_ms)
-        if snapshot.previous_upstream:
+        if snapshot.selection.previous:
             self._metrics["source_candidate_switches_total"].labels(self._upstream).inc()
-        for verdict in snapshot.verdicts:
+        for verdict in snapshot.selection.verdicts:
             self._verdict(verdict)
         # from 0 on: an increase from no value to 1 would not be seen
         self._metrics["failures_total"].labels(snapshot.name, FencedError.__name__)

@@ -154,7 +154,7 @@ class Move:
             require(record, Action.FENCE, self.request.topics)
             snapshot = snapshot_of(self.sides, self.request, record)
             partitions = [position.topic_partition for position in snapshot.positions]
-            if not snapshot.checkpoint_ends:
+            if not snapshot.state.ends:
                 create_state(snapshot.sides)
             record = records.write(record, self._fencing(record, upstreams, snapshot.targets))
             self._stop_producers(records, record, record.fence, upstreams)

@@ -168,7 +168,7 @@ def topic_gate(snapshot: ClusterSnapshot) -> Gate:
             f"{topic} is no longer at the source",
             "leave it out, with topics.deny, or restore it",
         )
-        for topic in snapshot.deleted
+        for topic in snapshot.selected.deleted
     ]
     saw = (
         f"{plural(len(snapshot.positions), 'topic-partition')} of"

@@ -110,7 +110,7 @@ def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
                 "why": decision.why,
                 "destination": str(snapshot.targets.get(decision.topic, "")) or None,
             }
-            for decision in snapshot.decisions
+            for decision in snapshot.selected.decisions
         ],
     }
 

@@ -38,7 +38,7 @@ def move_checkpoint(
         FencedError: another driver or task has taken the id over at the same time.
         RelayError: the destination does not answer, or refuses.
     """
-    before, ends = snapshot.checkpoints.get(moved.source), snapshot.checkpoint_ends
+    before, ends = snapshot.checkpoints.get(moved.source), snapshot.state.ends
     return replace_checkpoint(client, snapshot.owner_of(moved.source), before, ends, moved, gap)
 
 
@@ -90,7 +90,7 @@ def checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoi
     return replace(
         Checkpoint.initial(snapshot.name, tp, to, position.begin),
         upstream=snapshot.upstream.name,
-        policy=snapshot.record_policy[tp.topic].digests,
+        policy=snapshot.topics[tp.topic].policy.digests,
     )
 
 

@@ -63,12 +63,11 @@ def claim(
         options,
         backoff_max_ms=max(options.backoff_max_ms, options.give_up_after_ms // _MOST_WAITS),
     )
-    known = CheckpointSnapshot(checkpoints=snapshot.checkpoints, owners=snapshot.owners)
     wanted = {each.source.topic_partition: each.owner for each in ranges}
     # what has moved is no run's: only the one who takes the move back claims it
     moved: dict[str, RelayError] = {moved_id(mirror): moved_error(mirror)}
     with snapshot.destination_client(options=options) as client:
-        return claim_for(client, mirror, wanted, known, moved)
+        return claim_for(client, mirror, wanted, snapshot.state, moved)
 
 
 def claim_for(
@@ -138,7 +137,8 @@ def give_back(snapshot: ClusterSnapshot, ranges: Sequence[CopyRange]) -> None:
         for copy_range in ranges
         if copy_range.owner not in own
     ]
-    claim(replace(snapshot, owners=owners), free, impatient(snapshot.sides.options))
+    known = replace(snapshot.state, owners=owners)
+    claim(replace(snapshot, state=known), free, impatient(snapshot.sides.options))
 
 
 class _EndedError(Exception):

@@ -102,7 +102,7 @@ def _write(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
     name = own_id(snapshot.name, snapshot.positions[0].topic_partition)
     # one id, as the same prefix grants the others
     written = dict.fromkeys(
-        [*(to.topic for to in snapshot.accepted_targets.values()), *_STATE_TOPICS]
+        [*(topic.target.topic for topic in snapshot.accepted_topics.values()), *_STATE_TOPICS]
     )
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,

@@ -53,7 +53,7 @@ def prepare_snapshot(
         RelayError: `take_snapshot` raises it; or the destination does not answer, or refuses.
     """
     snapshot = take_snapshot()
-    state_topics.refuse(snapshot.state_topics)
+    state_topics.refuse(snapshot.configs.state_topics)
     if waits(snapshot):
         return snapshot
     if not snapshot.checkpoints:

@@ -80,10 +80,10 @@ def differences(snapshot: ClusterSnapshot) -> list[Difference]:
             at_destination[key].value,
             topic in snapshot.copied_to,
         )
-        for source, (topic, pinned) in snapshot.accepted_targets.items()
-        if pinned is None
-        for at_destination in [snapshot.destination_configs.get(topic, {})]
-        for key, at_source in snapshot.source_configs.get(source, {}).items()
+        for source, (topic, pinned) in snapshot.targets.items()
+        if pinned is None and source in snapshot.accepted_topics
+        for at_destination in [snapshot.configs.destination.get(topic, {})]
+        for key, at_source in snapshot.configs.source.get(source, {}).items()
         if key in at_destination and _differ(key, at_source, at_destination[key])
     ]
 
@@ -124,8 +124,9 @@ def sync(
             if difference.is_ours and difference.topic not in refused
         ]
         new = client.retry(lambda: _altered(client, snapshot, done))
-    configs = {**snapshot.destination_configs, **new}
-    return replace(snapshot, destination_configs=configs), done, refused
+    configs = {**snapshot.configs.destination, **new}
+    found = replace(snapshot.configs, destination=configs)
+    return replace(snapshot, configs=found), done, refused
 
 
 def _differ(key: str, at_source: ConfigValue, at_destination: ConfigValue) -> bool:
@@ -139,7 +140,7 @@ def _altered(
 ) -> Configs:
     """Read the configurations back: a broker sees new ones after the controller has answered."""
     keys = {
-        difference.topic: list(snapshot.destination_configs[difference.topic])
+        difference.topic: list(snapshot.configs.destination[difference.topic])
         for difference in changed
     }
     all_keys = sorted({key for keys_of_topic in keys.values() for key in keys_of_topic})

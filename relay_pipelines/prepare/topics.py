@@ -72,7 +72,7 @@ def known_keys(client: ClusterClient, snapshot: ClusterSnapshot) -> frozenset[st
     """
     if absent(client, STATE_TOPICS[:1]):
         return frozenset()
-    keys = {key for configs in snapshot.source_configs.values() for key in configs}
+    keys = {key for configs in snapshot.configs.source.values() for key in configs}
     return frozenset(topic_configs(client, [checkpoint.TOPIC], sorted(keys))[checkpoint.TOPIC])
 
 
@@ -90,7 +90,7 @@ def missing(snapshot: ClusterSnapshot, known_keys: Collection[str] = frozenset()
     return [
         NewTopic(destination, count, _configs(snapshot, destination, known_keys))
         for destination, count in snapshot.partitions_needed().items()
-        if destination not in snapshot.destination_topics
+        if destination not in snapshot.at_destination.topics
     ]
 
 
@@ -105,7 +105,7 @@ def _configs(
             "retention.ms": "-1",
             "max.message.bytes": str(_QUARANTINE_MESSAGE_BYTES),
         }
-    configs = snapshot.source_configs[source]
+    configs = snapshot.configs.source[source]
     # explicit, as the brokers' default may be LogAppendTime; `topics.config_keys` takes precedence
     ours = {} if _TIMESTAMP_TYPE in configs else _KEEP_TIMESTAMPS
     return {
@@ -123,7 +123,7 @@ def to_create(
 ) -> list[NewTopic]:
     """Return the topics that a run creates if they do not exist: the missing ones and our own."""
     new = missing(snapshot, known_keys)
-    return [*STATE_TOPICS, *new] if new or not snapshot.checkpoint_ends else []
+    return [*STATE_TOPICS, *new] if new or not snapshot.state.ends else []
 
 
 def to_grow(snapshot: ClusterSnapshot) -> dict[str, int]:
@@ -135,7 +135,7 @@ def to_grow(snapshot: ClusterSnapshot) -> dict[str, int]:
         topic: count
         for topic, count in _too_small(snapshot).items()
         if topic.removesuffix(QUARANTINE) in snapshot.copied_to
-        or snapshot.destination_topics[topic].topic_id == snapshot.created.get(topic)
+        or snapshot.at_destination.topics[topic].topic_id == snapshot.state.created.get(topic)
     }
 
 
@@ -151,11 +151,12 @@ def more_partitions(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     A copy is as it should be. But producers that move to it choose the partition of a key among
     more: another one than that which has the earlier records of the key.
     """
-    for source, (topic, pinned) in snapshot.accepted_targets.items():
-        if pinned is not None or topic not in snapshot.destination_topics:
+    for source, accepted in snapshot.accepted_topics.items():
+        topic, pinned = accepted.target
+        if pinned is not None or topic not in snapshot.at_destination.topics:
             continue
-        there = len(snapshot.destination_topics[topic].leaders)
-        here = len(snapshot.source_topics[source].leaders)
+        there = len(snapshot.at_destination.topics[topic].leaders)
+        here = len(accepted.metadata.leaders)
         if there > here:
             yield warning(
                 Kind.MORE_PARTITIONS,
@@ -180,7 +181,7 @@ def too_small(snapshot: ClusterSnapshot) -> dict[str, RelayError]:
 
 
 def _too_small(snapshot: ClusterSnapshot) -> dict[str, int]:
-    existing = snapshot.destination_topics
+    existing = snapshot.at_destination.topics
     return {
         topic: count
         for topic, count in snapshot.partitions_needed().items()
@@ -230,7 +231,7 @@ def create_state_topics(snapshot: ClusterSnapshot) -> None:
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    if not snapshot.checkpoint_ends:
+    if not snapshot.state.ends:
         with snapshot.destination_client() as client:
             _create_state(client, snapshot.sides.mirror.destination.replication_factor)
 
@@ -259,7 +260,8 @@ def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
 
 def conflicts(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield which destination topics would alter the records they get."""
-    for destination in dict.fromkeys(to.topic for to in snapshot.accepted_targets.values()):
+    accepted = snapshot.accepted_topics.values()
+    for destination in dict.fromkeys(topic.target.topic for topic in accepted):
         configs = _configs_at_destination(snapshot, destination)
         kind, codec = configs.get(_TIMESTAMP_TYPE), configs.get("compression.type")
         if kind and kind.value == TimestampType.LOG_APPEND_TIME:
@@ -283,8 +285,8 @@ def _configs_at_destination(
     snapshot: ClusterSnapshot, destination: str
 ) -> Mapping[str, ConfigValue]:
     return (
-        snapshot.destination_configs.get(destination)
-        or snapshot.source_configs[snapshot.first_sources[destination]]
+        snapshot.configs.destination.get(destination)
+        or snapshot.configs.source[snapshot.first_sources[destination]]
     )
 
 
@@ -301,7 +303,7 @@ def deleted(snapshot: ClusterSnapshot) -> list[Finding]:
             else f"it was selected, and {gone}; nothing of it was copied",
             copied if destination else "add the topic to topics.deny",
         )
-        for topic, destination in snapshot.deleted.items()
+        for topic, destination in snapshot.selected.deleted.items()
     ]
 
 
@@ -312,7 +314,7 @@ def unseen(snapshot: ClusterSnapshot) -> list[RelayError]:
             f"topics.allow names {topic!r}, and upstream {snapshot.upstream} has no such topic",
             remedy=f"{_did_you_mean([topic], snapshot)}create it, or remove it from topics.allow",
         )
-        for topic in snapshot.unseen
+        for topic in snapshot.selected.unseen
     ]
 
 
@@ -322,11 +324,10 @@ def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[Fi
     Args:
         allow: the patterns of `topics.allow`.
     """
-    if snapshot.unseen or any(decision.included for decision in snapshot.decisions):
+    selected = snapshot.selected
+    if selected.unseen or any(decision.included for decision in selected.decisions):
         return []
-    shown = [
-        decision.topic for decision in snapshot.decisions if not decision.topic.startswith("__")
-    ]
+    shown = selected.shown
     names = [pattern.replace("\\.", ".").replace(".*", "") for pattern in allow]
     what = f"no topic is selected: upstream {snapshot.upstream} shows no topic"
     if shown:
@@ -339,7 +340,7 @@ def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[Fi
 
 
 def _did_you_mean(names: Sequence[str], snapshot: ClusterSnapshot) -> str:
-    shown = [decision.topic for decision in snapshot.decisions]
+    shown = [decision.topic for decision in snapshot.selected.decisions]
     close = dict.fromkeys(near for name in names for near in difflib.get_close_matches(name, shown))
     suggestions = " or ".join(map(repr, list(close)[:_SUGGESTIONS]))
     return f"did you mean {suggestions}? " if close else ""

@@ -156,7 +156,7 @@ def already_held(
         for reset in resets
         if not reset.stays
         and (reset.to is ResetTo.EARLIEST or not (reset.checkpoint and reset.checkpoint.copies))
-        and (topic := snapshot.destination_topics.get(reset.destination.topic))
+        and (topic := snapshot.at_destination.topics.get(reset.destination.topic))
         and reset.destination in topic.topic_partitions
     }
     if not partitions:

@@ -160,7 +160,7 @@ def start_replay(replay: Replay) -> Replay:
     """
     if replay.is_started:
         return replay
-    state_topics.refuse(replay.plan.snapshot.state_topics)
+    state_topics.refuse(replay.plan.snapshot.configs.state_topics)
     for error in replay.plan.held:
         raise error
     start, snapshot = replay.start, replace(replay.plan.snapshot, new_starts=[replay.start])
@@ -340,7 +340,7 @@ def _start_record(
         topic=ranges.topic,
         starts={each.topic_partition.partition: each.start for each in ranges.ranges},
         upstream=upstream,
-        topic_ids={upstream: snapshot.source_topics[ranges.topic].topic_id},
+        topic_ids={upstream: snapshot.topics[ranges.topic].metadata.topic_id},
         decided_at_ms=snapshot.sides.clock.now_ms(),
         replay=ReplayRecord(
             {each.topic_partition.partition: each.end for each in ranges.ranges},
@@ -367,7 +367,10 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
                 position.destination_lost, remedy=remedy, topic_partition=tp
             )
             return RunPlan(replace(snapshot, positions=[]), (), [gone], {})
-    topic_id, known = snapshot.source_topics[start.topic].topic_id, start.topic_ids[start.upstream]
+    topic_id, known = (
+        snapshot.topics[start.topic].metadata.topic_id,
+        start.topic_ids[start.upstream],
+    )
     if topic_id and known and topic_id != known:
         raise TopicRecreatedError(
             f"the topic {start.topic!r} was deleted and created again since the replay began",
@@ -461,7 +464,7 @@ def require_copyable(snapshot: ClusterSnapshot, session: Callable[[], Any]) -> N
         ConfigError: a class or the SQL is wrong.
         RelayError: the target has too few partitions, or a cluster refuses or does not answer.
     """
-    policies, sources = set(snapshot.record_policy.values()), Sources()
+    policies, sources = {topic.policy for topic in snapshot.topics.values()}, Sources()
     for policy in policies:
         user_class.construct_all(sources.fix(policy))
     problems = [

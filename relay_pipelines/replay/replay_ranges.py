@@ -130,7 +130,7 @@ def _require_copied_log(
     for each in selected:
         tp = each.topic_partition
         log = UpstreamIdentity(
-            snapshot.upstream.name, snapshot.source_topics[tp.topic].topic_id, ""
+            snapshot.upstream.name, snapshot.topics[tp.topic].metadata.topic_id, ""
         )
         if tp in copied and copied[tp].is_recreated(log):
             raise TopicRecreatedError(

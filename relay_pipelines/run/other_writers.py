@@ -103,7 +103,7 @@ class OtherWriters:
         }
 
     def _is_over(self, snapshot: ClusterSnapshot, last: Checkpoint) -> bool:
-        ends = snapshot.run_ends
+        ends = snapshot.state.run_ends
         return is_over(ends, last.run_id, last.committed_at_ms, self.deployment)
 
     @property

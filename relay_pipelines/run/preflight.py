@@ -229,7 +229,7 @@ def _topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _state_topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    for topic in snapshot.state_topics:
+    for topic in snapshot.configs.state_topics:
         for error in state_topics.errors(topic):
             yield _error(snapshot.name, error)
         for risk in state_topics.warnings(topic):
@@ -269,9 +269,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _patterns(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    shown = [
-        decision.topic for decision in snapshot.decisions if not decision.topic.startswith("__")
-    ]
+    shown = snapshot.selected.shown
     for key, patterns in (
         ("allow", snapshot.sides.mirror.topics.allow),
         ("deny", snapshot.sides.mirror.topics.deny),
@@ -279,7 +277,7 @@ def _patterns(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     ):
         for pattern in matches_nothing(shown, patterns):
             if key == "allow" and set(named_without_match([pattern], shown)).intersection(
-                snapshot.unseen
+                snapshot.selected.unseen
             ):
                 continue  # an error of its own, below
             remedy = (

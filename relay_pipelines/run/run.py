@@ -227,7 +227,7 @@ class _Run:
             destination=snapshot.destination,
             options=self._sides.options,
             window=plan.frozen.key,
-            other_upstreams=snapshot.other_upstreams,
+            other_upstreams=snapshot.selection.others,
             upstream_timeout_ms=self._sides.mirror.source.health.request_timeout,
         )
 
@@ -282,7 +282,7 @@ class _Run:
         new = {
             tp: offset
             for tp, offset in reached.items()
-            if tp not in snapshot.doubted or offset != planned[tp]
+            if tp not in snapshot.state.doubted or offset != planned[tp]
         }
         if new:
             owners.note_doubts(snapshot, new)

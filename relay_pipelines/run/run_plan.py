@@ -13,7 +13,6 @@ from relay_pipelines.model import (
     CopyRange,
     Intervals,
     OffsetRange,
-    RecordPolicy,
     TopicPartition,
     UpstreamIdentity,
     Window,
@@ -82,6 +81,8 @@ class RunPlan:
 
     def _copy_range(self, source: OffsetRange) -> CopyRange:
         snapshot, topic_partition = self.snapshot, source.topic_partition
+        topic = snapshot.topics[topic_partition.topic]
+        known = snapshot.checkpoints.get(topic_partition)
         topic_limits = limits(snapshot, topic_partition.topic)
         home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(snapshot.name, topic_partition))
         return CopyRange(
@@ -89,16 +90,14 @@ class RunPlan:
             destination=snapshot.destination_of(topic_partition),
             max_message_bytes=topic_limits.max_message_bytes,
             timestamp_type=topic_limits.timestamp_type,
-            checkpoint=snapshot.checkpoints.get(topic_partition),
-            checkpoint_position=snapshot.checkpoint_ends.get(home, 0),
-            record_policy=snapshot.record_policy.get(topic_partition.topic, RecordPolicy()),
-            planned_log=UpstreamIdentity(
-                snapshot.upstream.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
-            ),
-            same_logs=snapshot.same_logs.get(topic_partition, ()),
+            checkpoint=known,
+            checkpoint_position=snapshot.state.ends.get(home, 0),
+            record_policy=topic.policy,
+            planned_log=UpstreamIdentity(snapshot.upstream.name, topic.metadata.topic_id, ""),
+            same_logs=snapshot.selection.same_logs(topic_partition, known),
             kept=self.kept.get(topic_partition, ()),
             requires_keys=topic_limits.requires_keys,
-            passed=snapshot.passed.get(topic_partition.topic, ()),
+            passed=topic.passed,
         )
 
 
@@ -147,10 +146,10 @@ def _is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: Off
 def bytes_per_offset(snapshot: ClusterSnapshot) -> dict[TopicPartition, float]:
     """The average size of a source offset on disk, where the source reports it."""
     return {
-        position.topic_partition: snapshot.sizes_bytes[position.topic_partition]
+        position.topic_partition: snapshot.configs.sizes_bytes[position.topic_partition]
         / max(1, position.end_offset - position.low_watermark)
         for position in snapshot.positions
-        if position.topic_partition in snapshot.sizes_bytes
+        if position.topic_partition in snapshot.configs.sizes_bytes
     }
 
 

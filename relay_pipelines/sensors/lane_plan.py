@@ -134,10 +134,10 @@ class LaneTick:
         snapshot = self.snapshot
         not_shown = snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED)
         for why, names in (
-            ("deleted", snapshot.deleted),
+            ("deleted", snapshot.selected.deleted),
             (
                 "not shown",
-                [*snapshot.unseen, *map(str, not_shown)],
+                [*snapshot.selected.unseen, *map(str, not_shown)],
             ),
             ("without asset", without_asset),
             ("of another lane", loaded),
@@ -146,7 +146,7 @@ class LaneTick:
 
     def _newly_deleted(self, cursor: Cursor) -> list[str]:
         """The topics with an asset that the source had at the last tick, and has no longer."""
-        deleted = (topic for topic in self.snapshot.deleted if topic in self.with_asset)
+        deleted = (topic for topic in self.snapshot.selected.deleted if topic in self.with_asset)
         return sorted(topic for topic in deleted if not cursor.is_deleted(topic))
 
     def _foreign(self, cursor: Cursor, now: float) -> Found:
@@ -237,9 +237,9 @@ class LaneTick:
 
     def _warn_of_missing_topics(self) -> None:
         self.remarks += map(str, self.snapshot.all_takeovers)
-        if self.snapshot.deleted:
+        if self.snapshot.selected.deleted:
             self.remarks.append(
-                f"missing at the source: {', '.join(sorted(self.snapshot.deleted))}"
+                f"missing at the source: {', '.join(sorted(self.snapshot.selected.deleted))}"
             )
         for line in map(str, topics.unseen(self.snapshot)):
             self.context.log.warning(line)

@@ -21,14 +21,12 @@ from relay_pipelines.model import (
     Policy,
     RecordPolicy,
     TopicPartition,
-    UpstreamIdentity,
 )
 from relay_pipelines.plan import hops
 from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.blockers import Blocker, Blockers, Facts, judge, losses
 from relay_pipelines.plan.owners import moved_topics, present_owner
 from relay_pipelines.plan.positions import Position, uncopied
-from relay_pipelines.plan.run_ends import RunEnds
 from relay_pipelines.plan.topic_selection import (
     QUARANTINE,
     Target,
@@ -38,7 +36,6 @@ from relay_pipelines.plan.topic_selection import (
     select,
     targets,
 )
-from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.admin import readable_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import ClusterClient, destination_client
@@ -52,7 +49,6 @@ from relay_pipelines.snapshot import (
 )
 from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
 from relay_pipelines.snapshot.recent_configs import Configs, RecentConfigs, TopicConfigs
-from relay_pipelines.snapshot.state_topics import StateTopic
 from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 from relay_pipelines.snapshot.watermarks import Positions, bound_elsewhere
 from relay_pipelines.user_sources import Sources
@@ -78,85 +74,104 @@ _WAIT_SECONDS = 3.0  # for an election, or for an upstream that does not answer
 Belongs = Callable[[str], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of the source that is included.
+
+    Args:
+        target: its destination topic, and the partition to which it is pinned.
+        policy: how its records are copied, with the files of its classes.
+        passed: the hops by which copies came to it; none for a topic without copies.
+    """
+
+    target: Target
+    metadata: TopicMetadata
+    policy: RecordPolicy
+    passed: tuple[Hop, ...] = ()
+
+    @property
+    def written(self) -> list[str]:
+        """The destination topics that get its records."""
+        return topics_written(self.target.topic, self.policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Which topics relay.yaml selects.
+
+    Args:
+        decisions: on every topic of the source.
+        deleted: source topic -> destination topic, of topics that are selected and that the
+            upstream no longer has; the destination topic is empty if nothing was copied.
+        unseen: names that `topics.allow` spells out, that were never copied, and that the upstream
+            does not have.
+    """
+
+    decisions: Sequence[TopicDecision] = ()
+    deleted: Mapping[str, str] = field(default_factory=dict)
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> list[str]:
+        """The topics that the source shows, without those of Kafka and of relay itself."""
+        topics = (decision.topic for decision in self.decisions)
+        return [topic for topic in topics if not topic.startswith("__")]
+
+    def only(self, belongs: Belongs) -> Selected:
+        """Return what concerns some topics."""
+        deleted = {topic: to for topic, to in self.deleted.items() if belongs(topic)}
+        return Selected(self.decisions, deleted, tuple(filter(belongs, self.unseen)))
+
+
 @dataclass(frozen=True)  # without slots, for the cached properties
 class ClusterSnapshot:
     """What both clusters look like.
 
     Args:
         sides: how they were asked, and whoever acts on the snapshot asks them.
-        upstream: the upstream that was asked, and that a copy reads.
-        decisions: on every topic of the source.
-        targets: source topic -> destination topic, and the partition to which it is pinned, of the
-            included topics.
-        positions: every topic-partition of the included topics.
+        selection: the upstream that was asked, and that a copy reads; and the others.
+        state: what the destination knows of the mirror.
+        topics: the included ones, by name.
+        positions: every topic-partition of these topics that has one.
         facts: what else the judges of `blockers` ask.
-        checkpoint_ends: how far each partition of the checkpoint topic was read; empty if the topic
-            does not exist yet.
-        source_topics, destination_topics: metadata by name; of the destination only topics that
-            exist.
-        source_configs: the keys of `topics.config_keys`; empty if configurations were not
-            requested.
-        destination_configs: the same keys, and those that a copy must know; empty if not requested.
-        sizes_bytes: on the source's disk, where it reports them; empty if configurations were not
-            requested.
-        upstream_why: why this upstream was chosen.
-        other_upstreams: the upstreams to fail over to, in order.
-        same_logs: the logs of other upstreams that hold what was copied.
-        previous_upstream: the upstream that was read before, if it is another one.
-        verdicts: on every upstream that was asked.
-        record_policy: source topic -> how its records are copied, with the files of its classes.
-        accepted: losses that were accepted just before the snapshot was taken.
-        deleted: source topic -> destination topic, of topics that are selected and that the
-            upstream no longer has; the destination topic is empty if nothing was copied.
+        at_destination: brokers of the destination, and the topics there that concern the mirror.
+        configs: what was asked for.
         new_starts: as `start_offsets.new_starts` returns them; a run writes them before it copies
             the first record.
-        created, doubted: as of `CheckpointSnapshot`.
-        owners: the transactional ids that own source topic-partitions, where one was recorded.
-        unseen: names that `topics.allow` spells out, that were never copied, and that the upstream
-            does not have.
-        state_topics: those of the mirrors' state that exist; empty if configurations were not
-            requested.
-        at_destination: brokers of the destination, and the topics there that concern the mirror.
-        passed: source topic -> the hops by which copies came to it; none for topics without copies.
-        run_ends: as `CheckpointSnapshot.run_ends`.
+        accepted: losses that were accepted just before the snapshot was taken.
     """
 
     sides: Sides
-    upstream: Cluster
-    destination: Cluster
-    decisions: Sequence[TopicDecision]
-    targets: Mapping[str, Target]
+    selection: UpstreamSelection
+    state: CheckpointSnapshot
+    topics: Mapping[str, Topic]
     positions: Sequence[Position]
-    checkpoints: Mapping[TopicPartition, Checkpoint]
-    checkpoint_ends: Mapping[TopicPartition, int]
-    source_topics: Mapping[str, TopicMetadata]
-    destination_topics: Mapping[str, TopicMetadata]
-    source_configs: Configs
-    destination_configs: Configs
-    sizes_bytes: Mapping[TopicPartition, int]
-    upstream_why: str = ""
-    other_upstreams: tuple[Cluster, ...] = ()
-    same_logs: Mapping[TopicPartition, tuple[UpstreamIdentity, ...]] = field(default_factory=dict)
-    previous_upstream: str = ""
-    verdicts: tuple[UpstreamVerdict, ...] = ()
-    record_policy: Mapping[str, RecordPolicy] = field(default_factory=dict)
-    accepted: tuple[RelayError, ...] = ()
-    deleted: Mapping[str, str] = field(default_factory=dict)
+    facts: Facts
+    at_destination: Metadata
+    configs: TopicConfigs
+    selected: Selected
     new_starts: Sequence[StartRecord] = ()
-    unseen: tuple[str, ...] = ()
-    facts: Facts = field(default_factory=Facts)
-    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
-    created: Mapping[str, str] = field(default_factory=dict)
-    doubted: frozenset[TopicPartition] = frozenset()
-    state_topics: Sequence[StateTopic] = ()
-    at_destination: Metadata = field(default_factory=Metadata)
-    passed: Mapping[str, tuple[Hop, ...]] = field(default_factory=dict)
-    run_ends: RunEnds = field(default_factory=dict)
+    accepted: tuple[RelayError, ...] = ()
 
     @property
     def name(self) -> str:
         """The name of the mirror."""
         return self.sides.name
+
+    @property
+    def upstream(self) -> Cluster:
+        """The upstream that was asked."""
+        return self.selection.upstream
+
+    @cached_property
+    def destination(self) -> Cluster:
+        """The cluster that was asked, with its id."""
+        return replace(self.sides.mirror.destination_cluster, id=self.at_destination.cluster_id)
+
+    @property
+    def checkpoints(self) -> Mapping[TopicPartition, Checkpoint]:
+        """Those of the mirror."""
+        return self.state.checkpoints
 
     def source_client(self, purpose: str = "") -> ClusterClient:
         """Return a client of the upstream that was asked."""
@@ -196,7 +211,7 @@ class ClusterSnapshot:
         }
 
     def blocker(self, of: TopicPartition, kind: Blocker) -> RelayError | None:
-        """Return a blocker of a topic-partition, also behind a worse one; None if it has not it."""
+        """Return a blocker of a topic-partition, also behind a worse one; None if there is none."""
         return self.blockers.get(of, {}).get(kind)
 
     @cached_property
@@ -210,31 +225,30 @@ class ClusterSnapshot:
         unknown = {tp: error for tp, error in self.facts.unknown.items() if belongs(tp.topic)}
         return replace(
             self,
-            targets={topic: to for topic, to in self.targets.items() if belongs(topic)},
-            positions=[
-                position for position in self.positions if belongs(position.topic_partition.topic)
-            ],
-            deleted={topic: to for topic, to in self.deleted.items() if belongs(topic)},
-            new_starts=[start for start in self.new_starts if belongs(start.topic)],
-            unseen=tuple(filter(belongs, self.unseen)),
+            topics={name: topic for name, topic in self.topics.items() if belongs(name)},
+            positions=[each for each in self.positions if belongs(each.topic_partition.topic)],
             facts=replace(self.facts, unknown=unknown),
+            selected=self.selected.only(belongs),
+            new_starts=[start for start in self.new_starts if belongs(start.topic)],
         )
 
     @cached_property
     def policies(self) -> dict[str, Policy]:
         """Source topic -> what decides its records by this configuration."""
-        return {topic: policy.digests for topic, policy in self.record_policy.items()}
+        return {name: topic.policy.digests for name, topic in self.topics.items()}
 
     @property
     def upstream_behind(self) -> int:
         """How many records other upstreams have that the one which is read lacks."""
-        chosen = (verdict for verdict in self.verdicts if verdict.name == self.upstream.name)
+        chosen = (
+            verdict for verdict in self.selection.verdicts if verdict.name == self.upstream.name
+        )
         return next((verdict.behind for verdict in chosen), 0)
 
     def owner_of(self, source: TopicPartition) -> str:
         """Return the transactional id that alone may copy a source topic-partition now."""
         is_copied = source in self.checkpoints
-        return present_owner(self.name, source, self.owners, is_copied=is_copied)
+        return present_owner(self.name, source, self.state.owners, is_copied=is_copied)
 
     def generation_of(self, source: TopicPartition) -> int:
         """Return the generation of a source topic-partition's checkpoint; 0 if there is none."""
@@ -277,6 +291,11 @@ class ClusterSnapshot:
         return found
 
     @cached_property
+    def targets(self) -> dict[str, Target]:
+        """Source topic -> destination topic, and the partition to which it is pinned."""
+        return {name: topic.target for name, topic in self.topics.items()}
+
+    @cached_property
     def destinations(self) -> dict[str, str]:
         """Source topic -> destination topic."""
         return {source: to.topic for source, to in self.targets.items()}
@@ -293,30 +312,27 @@ class ClusterSnapshot:
     def partitions_needed(self) -> dict[str, int]:
         """How many partitions every topic that is written must have, quarantines included."""
         needed: dict[str, int] = {}
-        for source, to in self.accepted_targets.items():
-            count = (
-                len(self.source_topics[source].leaders)
-                if to.partition is None
-                else to.partition + 1
-            )
-            for topic in _topics_written(to.topic, self.record_policy.get(source)):
-                needed[topic] = max(count, needed.get(topic, 0))
+        for topic in self.accepted_topics.values():
+            pinned = topic.target.partition
+            count = len(topic.metadata.leaders) if pinned is None else pinned + 1
+            for name in topic.written:
+                needed[name] = max(count, needed.get(name, 0))
         return needed
 
     @cached_property
     def first_sources(self) -> dict[str, str]:
         """Destination topic, or quarantine -> the source topic whose configuration it gets."""
         sources: dict[str, str] = {}
-        for source, to in self.accepted_targets.items():
-            for topic in _topics_written(to.topic, self.record_policy.get(source)):
-                sources.setdefault(topic, source)
+        for source, topic in self.accepted_topics.items():
+            for name in topic.written:
+                sources.setdefault(name, source)
         return sources
 
     @cached_property
-    def accepted_targets(self) -> dict[str, Target]:
-        """Source topic -> destination topic, of the topics that are not refused."""
+    def accepted_topics(self) -> dict[str, Topic]:
+        """The topics that are not refused."""
         refused = self.facts.refused
-        return {source: to for source, to in self.targets.items() if source not in refused}
+        return {name: topic for name, topic in self.topics.items() if name not in refused}
 
 
 def all_topics(_topic: str) -> bool:
@@ -541,45 +557,19 @@ class _SnapshotBuilder:
             unwritable=self._unwritable_now(positions, topics, needed, waits=waits),
         )
         return ClusterSnapshot(
-            sides=self._sides,
-            upstream=self._source.cluster,
-            destination=self._destination.cluster,
-            decisions=topics.decisions,
-            targets=topics.targets,
-            positions=positions,
-            checkpoints=checkpoints.checkpoints,
-            checkpoint_ends=checkpoints.ends,
-            owners=checkpoints.owners,
-            created=checkpoints.created,
-            doubted=checkpoints.doubted,
-            run_ends=checkpoints.run_ends,
-            source_topics={topic: self._at_source.topics[topic] for topic in topics.names},
-            destination_topics={topic: self._at_destination.topics[topic] for topic in existing},
-            at_destination=self._at_destination,
-            source_configs=found.source,
-            destination_configs=found.destination,
-            sizes_bytes=found.sizes_bytes,
-            upstream_why=selection.why,
-            other_upstreams=selection.others,
-            same_logs={
-                position.topic_partition: logs
-                for position in positions
-                if (
-                    logs := selection.same_logs(
-                        position.topic_partition,
-                        checkpoints.checkpoints.get(position.topic_partition),
-                    )
-                )
+            self._sides,
+            replace(selection, upstream=self._source.cluster),
+            checkpoints,
+            {
+                name: Topic(to, self._at_source.topics[name], policies[name], passed.get(name, ()))
+                for name, to in topics.targets.items()
             },
-            previous_upstream=selection.previous,
-            verdicts=selection.verdicts,
-            record_policy=policies,
-            deleted=deleted,
-            new_starts=new_starts,
-            unseen=tuple(unseen),
-            facts=facts,
-            state_topics=found.state_topics,
-            passed=passed,
+            positions,
+            facts,
+            self._at_destination,
+            found,
+            Selected(topics.decisions, deleted, tuple(unseen)),
+            new_starts,
         )
 
     def _look_at_destination(
@@ -592,7 +582,7 @@ class _SnapshotBuilder:
         wanted = {
             name
             for topic, destination in topics.destinations.items()
-            for name in _topics_written(destination, policies[topic])
+            for name in topics_written(destination, policies[topic])
         }
         included = set(topics.names)
         wanted.update(
@@ -789,7 +779,7 @@ class _SnapshotBuilder:
         if destination_id not in {self._at_source.cluster_id, *selection.cluster_ids}:
             return {}
         written = {
-            topic: _topics_written(destination, policies[topic])
+            topic: topics_written(destination, policies[topic])
             for topic, destination in topics.destinations.items()
         }
         return {
@@ -893,7 +883,7 @@ class _SnapshotBuilder:
         written = {
             name
             for topic, destination in topics.destinations.items()
-            for name in _topics_written(destination, policies[topic])
+            for name in topics_written(destination, policies[topic])
         }
         return sorted(written.intersection(self._at_destination.topics))
 
@@ -936,7 +926,7 @@ class _SnapshotBuilder:
         )
         refused: dict[str, RelayError] = {}
         for topic, destination in topics.destinations.items():
-            written = _topics_written(destination, policies[topic])
+            written = topics_written(destination, policies[topic])
             errors = [hidden.get(topic), *map(hidden_copies.get, written)]
             if error := next(filter(None, errors), None):
                 refused[topic] = error.of(TopicPartition(topic, 0))
@@ -960,8 +950,9 @@ def with_other_upstreams(selection: UpstreamSelection, position: Position) -> Po
     )
 
 
-def _topics_written(destination: str, policy: RecordPolicy | None) -> list[str]:
-    quarantine = [destination + QUARANTINE] if policy and policy.may_quarantine else []
+def topics_written(destination: str, policy: RecordPolicy) -> list[str]:
+    """Return the destination topics that get the records of a source topic."""
+    quarantine = [destination + QUARANTINE] if policy.may_quarantine else []
     return [destination, *quarantine]
 
 

@@ -44,7 +44,7 @@ def _watched(snapshot: ClusterSnapshot) -> set[TopicPartition]:
     partitions = {
         snapshot.destination_of(position.topic_partition) for position in snapshot.positions
     }
-    if snapshot.checkpoint_ends:
+    if snapshot.state.ends:
         partitions.update(checkpoint.homes(checkpoint.TOPIC), checkpoint.homes(ledger_topic.TOPIC))
     return partitions
 

@@ -189,8 +189,8 @@ def _learn(snapshot: ClusterSnapshot) -> dict[TopicPartition, _Looks]:
     now_ms, found = snapshot.sides.clock.now_ms(), {}
     for position in snapshot.positions:
         tp = position.topic_partition
-        topic = snapshot.source_topics.get(tp.topic)
-        topic_id = topic.topic_id if topic else ""
+        topic = snapshot.topics.get(tp.topic)
+        topic_id = topic.metadata.topic_id if topic else ""
         key = snapshot.name, snapshot.upstream.name, tp
         if key not in _looks or _looks[key].topic_id != topic_id:
             _looks[key] = _Looks(topic_id)

@@ -500,7 +500,7 @@ class LaneRun:
     def _say_upstream(self, snapshot: ClusterSnapshot) -> None:
         if snapshot.upstream.name != self._upstream:
             self._upstream = snapshot.upstream.name
-            tags = {naming.TAG_UPSTREAM: self._upstream, naming.TAG_WHY: snapshot.upstream_why}
+            tags = {naming.TAG_UPSTREAM: self._upstream, naming.TAG_WHY: snapshot.selection.why}
             turns.add_tags(self.context.instance, self.context.run_id, tags)
 
 

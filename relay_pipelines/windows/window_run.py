@@ -244,7 +244,7 @@ def copy_round(
     plan = plan_frozen(snapshot, frozen)
     result = run(plan, session, observers, stop=stop, run_id=run_id, scope=lane, sources=sources)
     readable_ms = kafka.clock.now_ms()
-    held_back = len(plan.held) + len(snapshot.unseen)
+    held_back = len(plan.held) + len(snapshot.selected.unseen)
     failed = any(outcome.status is not Status.DONE for outcome in result.outcomes)
     return Copied(
         result,
@@ -409,7 +409,7 @@ def _failure(
         return ""
     if topic not in snapshot.destinations:
         why = next(
-            (decision.why for decision in snapshot.decisions if decision.topic == topic),
+            (decision.why for decision in snapshot.selected.decisions if decision.topic == topic),
             "the source has no such topic",
         )
         return f"it is no longer mirrored: {why}; its part of the window was not copied"
@@ -454,7 +454,7 @@ def _recount_complete(
             plan.snapshot.sides.mirror.topics,
             {
                 topic: {key: config.value for key, config in configs.items()}
-                for topic, configs in plan.snapshot.source_configs.items()
+                for topic, configs in plan.snapshot.configs.source.items()
             },
         ),
     )
@@ -469,7 +469,7 @@ def _recount_complete(
 
 def _copies_gone(topic: str, snapshot: ClusterSnapshot) -> str:
     """Say that the destination no longer has the topic with the copies; empty if it has it."""
-    exists = snapshot.destinations.get(topic, "") in snapshot.destination_topics
+    exists = snapshot.destinations.get(topic, "") in snapshot.at_destination.topics
     lost = (position.destination_lost for position in snapshot.positions_of(topic))
     return "" if exists else next(filter(None, lost), "")
 

@@ -29,7 +29,7 @@ def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list
         upstream=snapshot.upstream,
         destination=snapshot.destination,
         options=options,
-        other_upstreams=snapshot.other_upstreams,
+        other_upstreams=snapshot.selection.others,
         upstream_timeout_ms=mirror.source.health.request_timeout,
     )
     return job, ranges

@@ -178,7 +178,7 @@ def taken(cluster: Cluster, pattern: str, *more: Cluster, **topics: Any) -> list
     snapshot = cluster_snapshot.take_snapshot(MirrorSides("m", mirror), patient=False)
     assert {error.exit_code for error in snapshot.facts.refused.values()} <= {2}
     return [
-        *(to.topic for to in snapshot.accepted_targets.values()),
+        *(topic.target.topic for topic in snapshot.accepted_topics.values()),
         *(error.what + "; " + error.remedy for error in snapshot.facts.refused.values()),
     ]
 
@@ -248,7 +248,8 @@ def test_copies_under_an_earlier_name_are_refused(cluster: Cluster, topic: str) 
     assert len(records_of(cluster, TopicPartition(there, 0))) == 3
 
     looped = snapshot(f"{topic}.*", "later.{topic}")
-    assert [to.topic for to in looped.accepted_targets.values()] == [later], "the others go on"
+    accepted = looped.accepted_topics.values()
+    assert [topic.target.topic for topic in accepted] == [later], "the others go on"
     assert re.search(f"topic '{there}' at upstream .* is a copy of", str(looped.facts.refused[there]))
     denied = snapshot(f"{topic}.*", "later.{topic}", deny=[there])
     assert [to.topic for to in denied.targets.values()] == [later]

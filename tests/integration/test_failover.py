@@ -158,7 +158,7 @@ def test_an_upstream_fails_in_the_middle_of_a_range(
         pair.write(10)
     create(pair.destination, pair.topic, 1, KEPT)  # its broker plays an upstream without records
     empty, taken = replace(pair.destination, name="empty"), pair.snapshot()
-    assert (taken.upstream.name, [upstream.name for upstream in taken.other_upstreams]) == (
+    assert (taken.upstream.name, [upstream.name for upstream in taken.selection.others]) == (
         "a",
         ["b"],
     )
@@ -170,7 +170,7 @@ def test_an_upstream_fails_in_the_middle_of_a_range(
         coalesce_to_bytes=100,
         backoff_max_ms=1_000,
     )
-    others = (empty, *taken.other_upstreams)
+    others = (empty, *taken.selection.others)
     job = CopyJob(taken.name, "run", taken.upstream, pair.destination, options, "", others, 2_000)
     ranges = run_plan.plan(taken).ranges
     broker, clock = pair.a.brokers[0], Halting(before_commit=20)
@@ -205,11 +205,11 @@ def test_a_rebuilt_upstream_is_compared(pair: Pair) -> None:
         pair.write(more)
         taken = pair.snapshot()
         assert taken.upstream.name == upstream
-        options, others = CopyOptions(give_up_after_ms=0), taken.other_upstreams
+        options, others = CopyOptions(give_up_after_ms=0), taken.selection.others
         job = CopyJob(taken.name, "run", taken.upstream, pair.destination, options, "", others)
         (outcome,) = copy_ranges(job, run_plan.plan(taken).ranges)
         assert (outcome.status, outcome.diverged) == (Status.DONE, {}), outcome.error
-    assert f"nothing proves that {pair.at} on this upstream is the log" in taken.upstream_why
+    assert f"nothing proves that {pair.at} on this upstream is the log" in taken.selection.why
 
 
 def test_a_diverged_upstream_is_kept_out_until_it_is_cleared(
@@ -236,8 +236,9 @@ def test_a_diverged_upstream_is_kept_out_until_it_is_cleared(
     assert reader.read_checkpoints(Sides(name, mirror, CLOCK)).quarantined == result.diverged
     pair.write(5)
     taken = pair.snapshot(retry=1)
-    assert (taken.upstream.name, taken.other_upstreams) == ("a", ())
-    assert {each.name: each.quarantined for each in taken.verdicts} == {"a": False, "b": True}
+    assert (taken.upstream.name, taken.selection.others) == ("a", ())
+    verdicts = taken.selection.verdicts
+    assert {each.name: each.quarantined for each in verdicts} == {"a": False, "b": True}
 
     config = commands.configured(tmp_path, {name: pair.section()})
     (shown,) = json.loads(relay_here(config, "upstreams", "--json").stdout)["mirrors"]
@@ -413,7 +414,7 @@ def test_leader_epochs_of_one_upstream_mean_nothing_on_another(pair: Pair) -> No
         assert settled_end(cluster, pair.at) == 12
     pair.a.brokers[0].kill()
     try:
-        why = pair.snapshot().upstream_why
+        why = pair.snapshot().selection.why
         assert why.startswith("the next healthy one; a: ")
         assert "cannot be reached" in why
         assert pair.copy() == "b"

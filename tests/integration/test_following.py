@@ -28,6 +28,7 @@ from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import destination_client
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.config_requests import ConfigValue
+from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
@@ -72,7 +73,7 @@ class Followed:
         configure(self.destination, ResourceType.TOPIC, self.copy_of, **config)
 
     def source_value(self, key: str) -> str | None:
-        return self.surveyed().source_configs[self.topic][key].value
+        return self.surveyed().configs.source[self.topic][key].value
 
     def mirror(self, **more: Any) -> dict[str, Any]:
         topics = {"rename": "copy.{topic}", **more}
@@ -198,7 +199,7 @@ def test_what_is_not_followed(followed: Followed) -> None:
     assert followed.differences(config_keys=[]) == {}
     assert topics.limits(followed.surveyed(config_keys=[]), followed.topic).requires_keys
     taken = followed.surveyed(config_keys=listed)
-    (new,) = topics.missing(replace(taken, destination_topics={}))
+    (new,) = topics.missing(replace(taken, at_destination=Metadata()))
     assert new.configs == {"max.message.bytes": "3000000", "message.timestamp.type": "CreateTime"}
 
     create(followed.source, other, 1, KEPT)
@@ -294,11 +295,11 @@ def test_a_destination_with_append_time_is_reported(
 
 def test_keys_that_the_destination_does_not_know(followed: Followed) -> None:
     """What a newer source sets itself is sent, and refused; its defaults are left out."""
-    taken = replace(followed.surveyed(), destination_topics={})
-    there = taken.source_configs[followed.topic]
+    taken = replace(followed.surveyed(), at_destination=Metadata())
+    there = taken.configs.source[followed.topic]
     default, own = (ConfigValue("1", is_default=each) for each in (True, False))
     newer = {**there, "new.default": default, "new.own": own}
-    taken = replace(taken, source_configs={followed.topic: newer})
+    taken = replace(taken, configs=replace(taken.configs, source={followed.topic: newer}))
     with destination_client(followed.name, followed.destination, OPTIONS, CLOCK) as client:
         (new,) = topics.missing(taken, topics.known_keys(client, taken))
     assert new.configs.keys() - {"new.own"} == {*DEFAULT_CONFIG_KEYS, *CREATE_TIME}
@@ -319,9 +320,10 @@ def test_a_refused_value_fails_its_topic(followed: Followed) -> None:
     until(followed.differences, "the configuration")
     followed.write(b"second")
     taken = followed.surveyed(sync_configs=True)
-    bad = replace(taken.source_configs[followed.topic]["retention.ms"], value="-7")
-    wrong = {followed.topic: {**taken.source_configs[followed.topic], "retention.ms": bad}}
-    plan = run_plan.plan(replace(taken, source_configs={**taken.source_configs, **wrong}))
+    bad = replace(taken.configs.source[followed.topic]["retention.ms"], value="-7")
+    wrong = {followed.topic: {**taken.configs.source[followed.topic], "retention.ms": bad}}
+    configs = replace(taken.configs, source={**taken.configs.source, **wrong})
+    plan = run_plan.plan(replace(taken, configs=configs))
     assert [each.source.topic_partition.topic for each in plan.ranges] == [followed.topic]
     done = run(plan, no_spark, [])
     (failure,) = done.failures

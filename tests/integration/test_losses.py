@@ -137,7 +137,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     generation = int(not case.lost)  # a gap leaves the meaning of all other offsets as it was
     assert taken.generation_of(copied.at) == generation
     assert copied.comes_from(), "a mirror that reads the copies must not bring them back"
-    if copied.to.topic not in taken.destination_topics:
+    if copied.to.topic not in taken.at_destination.topics:
         create(copied.destination, copied.to.topic, 1, KEPT)
     (went_on,) = copied.copy(taken)
     assert (went_on.start, went_on.end) == (case.goes_on.start, case.goes_on.end)

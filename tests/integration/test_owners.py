@@ -110,7 +110,7 @@ def test_ranges_of_one_owner_share_a_transaction(
             commits.append(point)
 
     assert statuses(topic.copy(run_plan.plan(topic.snapshot()).ranges[:12])) == {Status.DONE}
-    assert topic.snapshot().owners == {}
+    assert topic.snapshot().state.owners == {}
     topic.write()
     ranges = topic.planned()
     monkeypatch.setattr(transaction, "failpoint", failpoint)
@@ -124,7 +124,7 @@ def test_ranges_of_one_owner_share_a_transaction(
     topic.write()
     assert statuses(topic.copy(topic.planned())) == {Status.DONE}
     topic.assert_copied()
-    recorded = topic.snapshot().owners
+    recorded = topic.snapshot().state.owners
     assert recorded == {at: shared_id(topic.mirror_name, "", at) for at in topic.partitions}
 
 

@@ -186,7 +186,7 @@ def test_topics_of_two_lanes_must_not_share_a_destination(question: Question) ->
         taken = cluster_snapshot.take_snapshot(Sides("q", mirror, CLOCK), belongs=topic.__eq__)
         assert list(taken.facts.refused) == [topic]
         assert "would both be copied to" in str(taken.facts.refused[topic])
-        assert topic not in taken.accepted_targets
+        assert topic not in taken.accepted_topics
 
 
 def copied_up_to(next_offset: int, taken: ClusterSnapshot) -> ClusterSnapshot:

@@ -138,12 +138,12 @@ class Pair:
             taken.name, "run", taken.upstream, self.destination, upstream_timeout_ms=2_000
         )
         ranges = run_plan.plan(taken).ranges
-        return list(copy_ranges(replace(job, other_upstreams=taken.other_upstreams), ranges))
+        return list(copy_ranges(replace(job, other_upstreams=taken.selection.others), ranges))
 
     def copy(self, taken: ClusterSnapshot) -> dict[int, tuple[int, int]]:
         """Copy what is new; return start and end by partition."""
         more: dict[str, Any] = {
-            "other_upstreams": taken.other_upstreams,
+            "other_upstreams": taken.selection.others,
             "upstream_timeout_ms": 2_000,
         }
         new = [each.source for each in copy_planned(taken, **more)]
@@ -199,7 +199,7 @@ def test_an_upstream_that_does_not_answer_may_have_the_records(pair: Pair) -> No
     at = TopicPartition(pair.topic, 0)
     assert (
         f"a: {at} begins at 25 on this upstream, and the copy resumes at 10: retention took the"
-        f" records between them" in taken.upstream_why
+        f" records between them" in taken.selection.why
     )
     assert pair.copy(taken) == {0: (10, 30)}
     pair.assert_whole()
@@ -225,7 +225,7 @@ def test_a_topic_that_a_guard_holds_removes_no_failover(pair: Pair) -> None:
 
     taken = pair.snapshot("continue", down="a")
 
-    assert (taken.upstream.name, taken.accepted, dict(taken.deleted)) == ("b", (), {})
+    assert (taken.upstream.name, taken.accepted, dict(taken.selected.deleted)) == ("b", (), {})
     held = {error.topic_partition: error for error in errors_of(taken)}
     assert held.keys() == {truncated, gone}
     assert {error.exit_code for error in held.values()} == {1}
@@ -247,10 +247,10 @@ def test_a_topic_whose_start_alone_is_decided_may_be_on_a_silent_upstream(pair: 
 
     assert new in {position.topic_partition for position in taken().positions}
     silent = taken(down="a")
-    assert (silent.upstream.name, dict(silent.deleted)) == ("b", {})
+    assert (silent.upstream.name, dict(silent.selected.deleted)) == ("b", {})
     assert "upstream b does not have it, and upstream a does not answer" in str(silent.held[new])
     delete(pair.a, new.topic)
-    assert (dict(taken().deleted), taken().held) == ({new.topic: ""}, {})
+    assert (dict(taken().selected.deleted), taken().held) == ({new.topic: ""}, {})
 
 
 def test_an_upstream_is_paused_for_the_whole_of_a_run(
@@ -505,7 +505,7 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
         job = CopyJob(replay.name, "run", taken.upstream, pair.destination)
         (planned,) = replay.plan.ranges
         cut = replace(planned, source=replace(planned.source, end=limit))
-        (outcome,) = copy_ranges(replace(job, other_upstreams=taken.other_upstreams), [cut])
+        (outcome,) = copy_ranges(replace(job, other_upstreams=taken.selection.others), [cut])
         return outcome
 
     pair.quarantine(a="other records")
@@ -515,7 +515,7 @@ def test_a_replay_reads_one_log(pair: Pair, tmp_path: Path) -> None:
     pair.quarantine(b="")
 
     replay = start_replay(planned(down="a"))
-    assert (replay.plan.snapshot.upstream.name, replay.plan.snapshot.other_upstreams) == ("b", ())
+    assert (replay.plan.snapshot.upstream.name, replay.plan.snapshot.selection.others) == ("b", ())
     first = copied(replay, 40)
     assert (first.status, first.next_offset) == (Status.DONE, 40)
     with pytest.raises(SourceError, match="b broker"):

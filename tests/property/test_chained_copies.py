@@ -4,8 +4,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,8 +11,6 @@ import pytest
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import Chain
 from relay_pipelines.model import Checkpoint, TopicPartition
-from relay_pipelines.plan.blockers import Facts, lost
-from relay_pipelines.plan.owners import own_id
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.records import encode
@@ -24,6 +20,7 @@ from tests.support import copies_in_memory as memory
 from tests.support.copies_in_memory import checkpoints_of, copy, destination, filled, record, whole
 from tests.support.fake_cluster import FakeCluster, put, served
 from tests.support.filled import Clock, chains
+from tests.support.run_plans import snapshot_of
 from tests.support.tables import titled
 from tests.support.world import World
 
@@ -48,14 +45,11 @@ def world(tmp_path: Path) -> World:
 
 def accept(world: World, position: Position, known: Sequence[Checkpoint] = ()) -> str:
     """Accept a loss as a driver does, and return what was lost."""
-    snapshot: Any = SimpleNamespace(
-        name="m", upstream=SimpleNamespace(name="source"),
-        destination_client=Sides("m", world.mirror, Clock()).destination,
-        positions=[position], held_for=lambda _: {memory.AT: lost(position, Facts())},
-        checkpoints={one.source: one for one in known},
-        checkpoint_ends={}, owners={}, destinations={"a": "a"}, destination_topics={},
-        owner_of=lambda at: own_id("m", at),
-    )  # fmt: skip
+    checkpoints = {one.source: one for one in known}
+    sides = Sides("m", world.mirror, Clock())
+    snapshot = snapshot_of(
+        "m", "source", {"a": "a"}, [position], checkpoints=checkpoints, sides=sides
+    )
     with world.answering(), patch.object(topics, "create_state_topics"):
         (accepted,) = prepared_snapshot.accept_losses(snapshot)
     return accepted.what

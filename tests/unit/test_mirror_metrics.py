@@ -10,7 +10,7 @@ import pytest
 from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.metrics import METRICS
 from relay_pipelines.metrics.exporter import Exporter, samples
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.page.held import State
 from relay_pipelines.page.look import Look, Looker
 from relay_pipelines.plan.blockers import Facts
@@ -20,7 +20,9 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
+from relay_pipelines.snapshot.cluster_snapshot import Selected
 from relay_pipelines.snapshot.lag import PartitionLag
+from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 from tests.support.config_files import SIDES
 from tests.support.independent import until
 from tests.support.run_plans import snapshot_of
@@ -77,7 +79,7 @@ def test_ages_targets_and_checks() -> None:
     assert values(found, "lag_seconds") == {("orders", "0"): 0.0}
     assert values(look(), "lag_target_seconds") == {("orders",): 600.0, ("urgent",): 30.0}
     assert values(look(), "check_failed") == {("", "configs"): 0, ("", "source_topics"): 0}
-    deleted = replace(look(deleted={"old": "old"}), config_differences=2)
+    deleted = replace(look(selected=Selected(deleted={"old": "old"})), config_differences=2)
     assert values(deleted, "check_failed") == {("", "configs"): 1, ("", "source_topics"): 1}
 
 
@@ -104,7 +106,7 @@ def test_a_guard_is_there_only_while_it_holds_something_back() -> None:
     }.items(),
 )
 def test_an_upstream_has_one_state(state: str, verdict: UpstreamVerdict) -> None:
-    found = look(verdicts=(verdict,))
+    found = look(selection=UpstreamSelection(Cluster("one", ()), "", verdicts=(verdict,)))
     states = values(found, "upstream_state")
     assert [key[1] for key, value in states.items() if value] == [state]
     assert len(states) == 4

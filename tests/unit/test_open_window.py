@@ -13,11 +13,13 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.run.result import RunResult
-from relay_pipelines.settings import WindowSettings
+from relay_pipelines.settings import Mirror, WindowSettings
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore, lanes_without_runs
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
+from tests.support.config_files import SIDES
 from tests.support.run_plans import snapshot_of
 
 LANE = Lane("m", "main", WindowSettings(), ("a", "b", "c", "d"))
@@ -38,9 +40,9 @@ def snapshot(
     known = dict.fromkeys(positions, 20) if checkpoints is None else checkpoints
     found = [Position(tp, 0, 30, reached) for tp, reached in positions.items()]
     kept = {at: Checkpoint.initial("m", at, at, reached) for at, reached in known.items()}
-    at_destination = Metadata("cluster")
-    taken = snapshot_of("m", "upstream", {}, found)
-    return replace(taken, checkpoints=kept, at_destination=at_destination)
+    return snapshot_of(
+        "m", "upstream", {}, found, checkpoints=kept, at_destination=Metadata("cluster")
+    )
 
 
 def left(found: OpenWindow | None) -> list[tuple[str, int, int]]:
@@ -51,7 +53,9 @@ def left(found: OpenWindow | None) -> list[tuple[str, int, int]]:
 def test_what_was_left_open() -> None:
     """What the lane copies no longer was copied up to its checkpoint; addresses may change."""
     part = snapshot({A: 17}, checkpoints={A: 17, B: 14, D: 25})
-    moved = replace(snapshot({A: 20}), destination=Cluster("destination", ("c:1", "b:1")))
+    to = {"destination": {"bootstrap_servers": ["c:1", "b:1"]}}
+    sides = Sides("m", Mirror.model_validate(SIDES | to))
+    moved = replace(snapshot({A: 20}), sides=sides)
     with DagsterInstance.ephemeral() as instance:
         store = OpenWindowStore(instance, LANE)
         assert store.write(window(A, B, C, D))

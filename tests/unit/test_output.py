@@ -25,10 +25,11 @@ from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
 from relay_pipelines.plan.upstream_choice import UpstreamChoice, UpstreamVerdict
 from relay_pipelines.prepare.permissions import AclReport
-from relay_pipelines.protocol.metadata import TopicMetadata
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan, plan
+from relay_pipelines.snapshot.cluster_snapshot import Selected
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS, PartitionLag, Rate, Rates, oldest_seconds
+from relay_pipelines.snapshot.recent_configs import TopicConfigs
 from relay_pipelines.snapshot.upstream_selection import UpstreamState
 from tests.support.config_files import SIDES
 from tests.support.filled import Clock
@@ -258,14 +259,14 @@ def test_a_finding_as_a_line_and_as_a_document() -> None:
 
 
 def document_of_a_plan() -> dict[str, Any]:
-    snapshot = replace(
-        snapshot_of("m", "kafka-a", {"orders": "copy"}, [Position(AT, 0, 1000)]),
-        source_topics={"orders": TopicMetadata("orders", "", {0: 1})},
-        source_configs={"orders": {}},
-        decisions=(
-            TopicDecision("orders", included=True, why="allowed"),
-            TopicDecision("other", included=False, why="denied"),
-        ),
+    decisions = (
+        TopicDecision("orders", included=True, why="allowed"),
+        TopicDecision("other", included=False, why="denied"),
+    )
+    snapshot = snapshot_of(
+        *("m", "kafka-a", {"orders": "copy"}, [Position(AT, 0, 1000)]),
+        configs=TopicConfigs({"orders": {}}),
+        selected=Selected(decisions),
     )
     return json_output.plan(plan(snapshot), [Finding.of(LOST)], 0)
 
@@ -377,8 +378,8 @@ def watched(topics: int = 1, **changes: Any) -> Watched:
     places = [position.topic_partition for position in positions]
     known = {at: model.Checkpoint.initial("m", at, at, 100) for at in places}
     known = {at: replace(each, run_id="run-1", upstream="one") for at, each in known.items()}
-    snapshot = snapshot_of("m", "one", {name: name for name in names}, positions)
-    snapshot = replace(snapshot, checkpoints=known)
+    targets = {name: name for name in names}
+    snapshot = snapshot_of("m", "one", targets, positions, checkpoints=known)
     lags = {at: PartitionLag(lag, 2.0 * lag) for at, lag in lag_records(positions).items()}
     look = Look(snapshot, lags, 0, 0)
     page = page_of(look)

@@ -20,11 +20,12 @@ from relay_pipelines.plan.upstream_choice import UpstreamVerdict
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
+from relay_pipelines.snapshot.cluster_snapshot import Selected
 from relay_pipelines.snapshot.lag import PartitionLag
 from scripts import reference
 from tests.support.config_files import SIDES
 from tests.support.doc_blocks import ROOT
-from tests.support.run_plans import snapshot_of
+from tests.support.run_plans import snapshot_of, with_checkpoints
 from tests.support.tables import titled
 from tests.support.wordings import Wordings
 
@@ -61,8 +62,8 @@ def look_at(
     }
     topics = {each.topic_partition.topic: each.topic_partition.topic for each in positions}
     decisions = [TopicDecision(topic, included=True, why="") for topic in topics]
-    snapshot = snapshot_of("m", "one", topics, positions, MIRROR)
-    snapshot = replace(snapshot, checkpoints=checkpoints, decisions=decisions, **changes)
+    more = {"selected": Selected(decisions)} | changes
+    snapshot = replace(snapshot_of("m", "one", topics, positions, MIRROR, checkpoints), **more)
     return Look(snapshot, lags, 0, NOW, hidden or [])
 
 
@@ -135,7 +136,7 @@ def test_who_is_not_copied_and_who_copies() -> None:
     )
     look = look_at([waiting("a")], {"a": 90}, {"a": 1})
     moved = {tp: replace(each, run_id=BY_DRIVER) for tp, each in look.snapshot.checkpoints.items()}
-    page = page_of(replace(look, snapshot=replace(look.snapshot, checkpoints=moved)))
+    page = page_of(replace(look, snapshot=with_checkpoints(look.snapshot, moved)))
     assert (page.state, page.copier) == (State.NOT_COPYING, None)
 
 

@@ -29,6 +29,7 @@ from relay_pipelines.prepare import owners
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import _Run, never
 from relay_pipelines.settings import Mirror
@@ -38,7 +39,7 @@ from relay_pipelines.user_sources import Sources
 from tests.copying import copy_as_it_is
 from tests.support import copies_in_memory as memory
 from tests.support.config_files import SIDES
-from tests.support.run_plans import plan_of, snapshot_of
+from tests.support.run_plans import plan_of, snapshot_of, with_checkpoints
 
 
 def test_when_configurations_are_asked_for() -> None:
@@ -131,8 +132,8 @@ def test_one_object_of_each() -> None:
 @pytest.mark.parametrize("what", ["a doubt", "a quarantine"])
 def test_what_a_run_notes_goes_to_the_cluster_that_it_has_read(what: str) -> None:
     """An address may lead elsewhere by then: nothing is said to another cluster."""
-    copies, there = memory.destination("a"), replace(memory.DESTINATION, id="the one that was read")
-    snapshot = replace(snapshot_of("m", "n", {"a": "a"}, []), destination=there)
+    copies, there = memory.destination("a"), Metadata("the one that was read")
+    snapshot = snapshot_of("m", "n", {"a": "a"}, [], at_destination=there)
     outcomes: list[Any] = [SimpleNamespace(diverged={"n": "other records"})]
     result = RunResult("m", run_id="run", topics={}, outcomes=outcomes)
     nobody: Any = None
@@ -163,12 +164,12 @@ def test_a_doubt_is_of_what_the_run_has_committed_before(planned: int) -> None:
         known_then = {each.next_offset: {memory.AT: each} for each in memory.checkpoints_of(copies)}
         plan = plan_of("m", "source", {"a": "a"}, [])
         checkpoints = known_then.get(planned, {})
-        snapshot = replace(plan.snapshot, destination=memory.DESTINATION, checkpoints=checkpoints)
+        snapshot = with_checkpoints(plan.snapshot, checkpoints)
         nobody: Any = None
         result = RunResult("m", run_id="run", topics={}, outcomes=[failed])
         run = _Run(snapshot.sides, nobody, result, [], never, Sources())
         run._note_doubts(replace(plan, snapshot=snapshot))
-        slower = replace(snapshot, checkpoints=known_then[5])
+        slower = with_checkpoints(snapshot, known_then[5])
         owners.note_doubts(slower, {memory.AT: 5})
         with ClusterClient(memory.DESTINATION, DestinationError) as client:
             assert read_state(client).of("m").doubted == {memory.AT}

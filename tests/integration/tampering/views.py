@@ -156,7 +156,7 @@ def exporter(stage: Stage, mirror: str) -> Cells:
             failed.add(sample.labels[2])
     concerned = {
         "configs": {each.topic for each in topic_configs.differences(look.snapshot)},
-        "source_topics": {*look.snapshot.deleted, *look.snapshot.unseen},
+        "source_topics": {*look.snapshot.selected.deleted, *look.snapshot.selected.unseen},
     }
     for check in failed:
         says = Cell(FOUND, (f'`check_failed{{check="{check}"}}`',))
