@@ -35,7 +35,7 @@ class Blocker(Enum):
     """
 
     UNKNOWN = auto()
-    """It has no position: no leader, only another upstream has it, or it is hidden from the user."""
+    """It has no position: no leader, hidden from the user, or only another upstream has it."""
     REFUSED = auto()
     """Its topic is: nobody may accept a loss of what is not copied at all."""
     LEDGER_LOST = auto()
