@@ -37,7 +37,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode_all
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
+from relay_pipelines.snapshot.read_clusters import take_snapshot
 from tests.support import commands
 
 _OTHER = "growth-other"

@@ -28,7 +28,7 @@ from relay_pipelines.run.run import run as copy
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
@@ -103,7 +103,7 @@ class Mirror:
         Raises:
             RelayError: a cluster does not answer.
         """
-        return cluster_snapshot.take_snapshot(
+        return read_clusters.take_snapshot(
             self._sides,
             only_topic=topic,
             patient=patient,

@@ -167,17 +167,6 @@ class Proof(NamedTuple):
             ]
 
 
-class LogPosition(NamedTuple):
-    """What an upstream holds of a topic-partition beside its checkpoint: first of `Position`."""
-
-    topic_partition: TopicPartition
-    low_watermark: int
-    end_offset: int
-    next_offset: int | None = None
-    recreated: bool = False
-    truncated_at: int | None = None
-
-
 def read_positions(
     client: ClusterClient,
     partitions: Iterable[TopicPartition],
@@ -185,18 +174,6 @@ def read_positions(
     *,
     among_several: bool,
 ) -> dict[TopicPartition, Position]:
-    """Return the same as `read_log_positions`, as positions of which nothing else is known."""
-    found = read_log_positions(client, partitions, checkpoints, among_several=among_several)
-    return {tp: Position(*position) for tp, position in found.items()}
-
-
-def read_log_positions(
-    client: ClusterClient,
-    partitions: Iterable[TopicPartition],
-    checkpoints: Mapping[TopicPartition, Checkpoint],
-    *,
-    among_several: bool,
-) -> dict[TopicPartition, LogPosition]:
     """Read an upstream's positions and compare them with checkpoints: few requests per leader.
 
     Args:
@@ -218,13 +195,13 @@ def read_log_positions(
     }
     epoch_ends = client.epoch_ends(epochs)
     return {
-        tp: LogPosition(
+        tp: Position(
             *(tp, low[tp], end[tp], checkpoint.next_offset),
             recreated=not among_several and tp in recreated,
             truncated_at=_truncated_at(checkpoint, epoch_ends.get(tp), end[tp]),
         )
         if (checkpoint := copied.get(tp))
-        else LogPosition(tp, low[tp], end[tp])
+        else Position(tp, low[tp], end[tp])
         for tp in partitions
     }
 

@@ -56,7 +56,8 @@ from relay_pipelines.protocol.open_transactions import wait_for_open_transaction
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.read_clusters import take_snapshot
 
 Look = Callable[[], None]
 """Raises if nothing may be claimed: another process has written a record of the move."""

@@ -32,7 +32,8 @@ from relay_pipelines.schemas.verdict import State as SchemaState
 from relay_pipelines.schemas.verdict import total
 from relay_pipelines.schemas.verify import verify as verify_schemas
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.read_clusters import take_snapshot
 
 _SHOWN = 5
 _LEAST_SECONDS = 1.0

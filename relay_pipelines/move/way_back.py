@@ -64,7 +64,8 @@ from relay_pipelines.protocol.reader import read
 from relay_pipelines.replay.replay import require_copyable
 from relay_pipelines.run.session import Session
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.read_clusters import take_snapshot
 
 _LOOK_BYTES = 64 << 10
 THERE = "destination"

@@ -9,7 +9,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, lag
+from relay_pipelines.snapshot import hidden_copies, lag, read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import PartitionLag
 
@@ -49,7 +49,7 @@ class Looker:
         # configurations are the most expensive request, and change the least
         now = self.sides.clock.monotonic()
         configs = now - self._configs_at >= _CONFIGS_SECONDS
-        snapshot = cluster_snapshot.take_snapshot(self.sides, configs=configs, patient=False)
+        snapshot = read_clusters.take_snapshot(self.sides, configs=configs, patient=False)
         if configs:
             self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))
         lags = lag.measure(snapshot)

@@ -29,7 +29,7 @@ from relay_pipelines.protocol.admin import (
 )
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _STATE_TOPICS = (checkpoint.TOPIC, ledger_topic.TOPIC)
@@ -153,7 +153,7 @@ def report(sides: Sides) -> AclReport:
         PermissionDeniedError: the user may not describe one of the clusters.
         RelayError: one of them does not answer.
     """
-    snapshot = cluster_snapshot.take_snapshot(sides, configs=False)
+    snapshot = read_clusters.take_snapshot(sides, configs=False)
     with (
         snapshot.source_client("acls") as source,
         snapshot.destination_client("acls") as destination,

@@ -14,7 +14,7 @@ from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.recovery import reset, restore
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.recovery.restore import Act
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 
 
 def where(*, to_earliest: bool, to_current: bool) -> ResetTo:
@@ -39,7 +39,7 @@ def run_reset(
     sides = the_mirror(invocation.settings(), mirror_name, "a reset is of")
     name = sides.name
     with invocation.reporting_errors(name):
-        snapshot = cluster_snapshot.take_snapshot(sides, topic, configs=False)
+        snapshot = read_clusters.take_snapshot(sides, topic, configs=False)
         unknown = snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED)
         for error in dict.fromkeys(unknown.values()):  # these stay as they are
             invocation.fail(error, name)

@@ -57,7 +57,7 @@ from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot, shared_destinations, state_topics
+from relay_pipelines.snapshot import read_clusters, shared_destinations, state_topics
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
@@ -328,7 +328,7 @@ def _at_one_upstream(
 
 
 def _snapshot(sides: Sides, topic: str, *, configs: bool = True) -> ClusterSnapshot:
-    return cluster_snapshot.take_snapshot(sides, topic, configs=configs, refuse_loops=False)
+    return read_clusters.take_snapshot(sides, topic, configs=configs, refuse_loops=False)
 
 
 def _start_record(

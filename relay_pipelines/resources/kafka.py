@@ -12,7 +12,7 @@ from relay_pipelines import settings
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _TICK_MS = 5_000
@@ -85,7 +85,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         Raises:
             RelayError: no upstream or no destination broker answers.
         """
-        return cluster_snapshot.take_snapshot(
+        return read_clusters.take_snapshot(
             self.sides(name),
             belongs=belongs,
             configs=configs,

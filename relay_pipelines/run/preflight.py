@@ -26,8 +26,9 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot, hidden_copies, state_topics
-from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
+from relay_pipelines.snapshot import hidden_copies, read_clusters, state_topics
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.read_clusters import NEEDED_CONFIGS
 from relay_pipelines.user_sources import Sources
 
 _TOPICS_SHOWN = 3
@@ -59,7 +60,7 @@ def check(sides: Sides, taken: Taken | None = None) -> Iterator[Finding]:
                 yield from _same_cluster(sides, client, upstreams)
     if all_answer:
         try:
-            snapshot = cluster_snapshot.take_snapshot(sides, patient=False)
+            snapshot = read_clusters.take_snapshot(sides, patient=False)
             yield from _topics(snapshot)
             yield from _state_topics(snapshot)
             yield from _hidden(snapshot)

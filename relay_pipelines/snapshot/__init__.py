@@ -1,6 +1,7 @@
 """What both clusters look like now. Reads, never writes.
 
-cluster_snapshot    all of it, read once: topics, offsets, checkpoints, configurations
+cluster_snapshot    all of it: topics, offsets, checkpoints, configurations, and what is held
+read_clusters       reads it once, in the order that matters
 watermarks          what the source holds of every topic-partition, and how far it is copied
 upstream_selection  which upstream is read, and why
 lost_checkpoints    checkpoints that are gone, or older than the ledger

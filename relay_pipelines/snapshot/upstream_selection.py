@@ -25,7 +25,7 @@ from relay_pipelines.model import (
     UpstreamIdentity,
 )
 from relay_pipelines.plan import upstream_choice
-from relay_pipelines.plan.blockers import Loss
+from relay_pipelines.plan.blockers import Loss, losses
 from relay_pipelines.plan.positions import Elsewhere, Position
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.plan.upstream_choice import (
@@ -430,3 +430,20 @@ def find_divergence(
             if differing := difference(client, committed):
                 return other_records(log_of(client, tp.topic), committed, differing)
     return None
+
+
+def with_others(selection: UpstreamSelection, position: Position) -> Position:
+    """Add what another upstream has, or may have, of it that this one does not."""
+    if not selection.unread:
+        return position
+    lost, elsewhere = losses(position), None
+    if lost:
+        elsewhere = selection.elsewhere(position, lost[0])
+    elif position.next_offset is None:
+        elsewhere = selection.older(position)
+    return replace(
+        position,
+        elsewhere=elsewhere,
+        first_offset=selection.first_offset(position),
+        silent=selection.silent(position),
+    )

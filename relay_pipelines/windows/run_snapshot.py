@@ -9,7 +9,7 @@ from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings.models import Start
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.recent_configs import RecentConfigs
 
@@ -45,7 +45,7 @@ def prepare(
     mirror, clock = kafka.mirror(name), kafka.clock
     mirror = mirror.model_copy(update={"start": start or mirror.start})
     take = partial(
-        cluster_snapshot.take_snapshot,
+        read_clusters.take_snapshot,
         Sides(name, mirror, clock),
         belongs=belongs,
         first_upstream=attempt,

@@ -11,7 +11,7 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
+from relay_pipelines.snapshot.read_clusters import take_snapshot
 
 
 def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list[CopyRange]]:

@@ -15,7 +15,7 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides as MirrorSides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, read_clusters
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support import commands, consumers, independent
 from tests.support.commands import configured, mirror, relay_here
@@ -175,7 +175,7 @@ def taken(cluster: Cluster, pattern: str, *more: Cluster, **topics: Any) -> list
     ]
     given["on_record_error"] = "quarantine"
     mirror = Mirror.model_validate(given)
-    snapshot = cluster_snapshot.take_snapshot(MirrorSides("m", mirror), patient=False)
+    snapshot = read_clusters.take_snapshot(MirrorSides("m", mirror), patient=False)
     assert {error.exit_code for error in snapshot.facts.refused.values()} <= {2}
     return [
         *(topic.target.topic for topic in snapshot.accepted_topics.values()),
@@ -242,7 +242,7 @@ def test_copies_under_an_earlier_name_are_refused(cluster: Cluster, topic: str) 
     def snapshot(allow: str, rename: str, **topics: Any) -> cluster_snapshot.ClusterSnapshot:
         more = {"rename": rename, **topics}
         mirror = Mirror.model_validate(commands.mirror(cluster, cluster, allow, topics=more))
-        return cluster_snapshot.take_snapshot(MirrorSides(topic[-8:], mirror))
+        return read_clusters.take_snapshot(MirrorSides(topic[-8:], mirror))
 
     assert len(copy_planned(snapshot(topic, "{topic}.copy"))) == 1
     assert len(records_of(cluster, TopicPartition(there, 0))) == 3

@@ -25,7 +25,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot, start_offsets, upstream_selection
+from relay_pipelines.snapshot import read_clusters, start_offsets, upstream_selection
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import (
     KEPT,
@@ -99,7 +99,7 @@ class Pair:
 
     def snapshot(self, retry: int = 0, **health: Any) -> ClusterSnapshot:
         """Take the snapshot with which a run begins."""
-        return cluster_snapshot.take_snapshot(
+        return read_clusters.take_snapshot(
             Sides(self.name, self.mirror(**health), CLOCK), first_upstream=retry
         )
 
@@ -116,7 +116,7 @@ class Pair:
 
 def copied_by(name: str, wanted: Mirror) -> ClusterSnapshot:
     """Copy what a mirror plans, create its topics, and wait until readers see it."""
-    taken = cluster_snapshot.take_snapshot(Sides(name, wanted, CLOCK))
+    taken = read_clusters.take_snapshot(Sides(name, wanted, CLOCK))
     for each in run_plan.plan(taken).ranges:
         create(taken.destination, each.destination.topic, 1, KEPT)
     for each in copy_planned(taken):
@@ -281,7 +281,7 @@ def test_no_upstream_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -
     source = mirror.source.model_copy(update={"upstreams": upstreams})
     nobody = mirror.model_copy(update={"source": source})
     with pytest.raises(SourceError) as caught:
-        cluster_snapshot.take_snapshot(Sides("nobody", nobody, clock))
+        read_clusters.take_snapshot(Sides("nobody", nobody, clock))
     line = str(caught.value)
     assert line.startswith("no upstream can be read: a: ")
     assert "; b: " in line
@@ -297,7 +297,7 @@ def test_no_upstream_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -
     clock.waits.clear()
     caplog.clear()
     with pytest.raises(SourceError):
-        cluster_snapshot.take_snapshot(Sides("nobody", nobody, clock), patient=False)
+        read_clusters.take_snapshot(Sides("nobody", nobody, clock), patient=False)
     assert sum(clock.waits) == pytest.approx(5)
     assert not caplog.records
 
@@ -321,7 +321,7 @@ def test_a_copy_that_comes_while_a_snapshot_is_taken(
         return before(*arguments)
 
     monkeypatch.setattr(start_offsets, "new_starts", copy_first)
-    snapshot = cluster_snapshot.take_snapshot(Sides("back", back, CLOCK))
+    snapshot = read_clusters.take_snapshot(Sides("back", back, CLOCK))
     assert [each.end_offset for each in snapshot.positions] == [5], "the copies are below the end"
     assert "copying it would create a loop" in refusal_of(snapshot)
 
@@ -360,7 +360,7 @@ def test_hops_that_an_open_transaction_hides(pair: Pair) -> None:
 
     back = mirror_of(pair.destination, pair.b, at.topic, rename={at.topic: here})
     clock = Waiting()
-    taken = cluster_snapshot.take_snapshot(Sides("back", back, clock), patient=False, settled=True)
+    taken = read_clusters.take_snapshot(Sides("back", back, clock), patient=False, settled=True)
     if not clock.waits:
         opened.abort_transaction(30)
     assert [each.end_offset for each in taken.positions] == [2], "the copy is below the end"

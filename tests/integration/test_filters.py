@@ -18,7 +18,7 @@ from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.run import run_plan
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.copying import Clusters, Mirror, batches_of, ensure_homes, numbered, records_of
 from tests.support import commands
 from tests.support.independent import Record, create, read, settled_end, write
@@ -270,7 +270,7 @@ def test_a_quarantine_must_not_be_the_copy_of_a_topic(
         write(sides[0], TopicPartition(topic, 0), numbered(3))
 
     mirror = settings.Mirror.model_validate(made)
-    snapshot = cluster_snapshot.take_snapshot(Sides(name, mirror))
+    snapshot = read_clusters.take_snapshot(Sides(name, mirror))
     assert [window.topic for window in run_plan.plan(snapshot).windows] == [topic_name]
     copy_planned(snapshot)
     why = f"the quarantine of topic '{topic_name}' is '{own}', which is also the copy"

@@ -35,7 +35,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.topics import DEFAULT_CONFIG_KEYS
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, records_of
 from tests.support import commands
@@ -82,7 +82,7 @@ class Followed:
         )
 
     def surveyed(self, **more: Any) -> ClusterSnapshot:
-        return cluster_snapshot.take_snapshot(
+        return read_clusters.take_snapshot(
             Sides(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
         )
 
@@ -95,7 +95,7 @@ class Followed:
     def run(self, **more: Any) -> RunResult:
         """Run the mirror when there is nothing to copy."""
         mirror = Mirror.model_validate(self.mirror(**more))
-        plan = run_plan.plan(cluster_snapshot.take_snapshot(Sides(self.name, mirror, CLOCK)))
+        plan = run_plan.plan(read_clusters.take_snapshot(Sides(self.name, mirror, CLOCK)))
         return run(plan, no_spark, [])
 
     def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:

@@ -13,7 +13,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.run import run
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.copying import KEPT, ensure_homes, numbered, records_of
 from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay_here
 from tests.support.independent import client, create, write
@@ -98,7 +98,7 @@ def test_a_run_that_is_stopped_does_not_wait(
         tmp_path, {"m": mirror(source, own_cluster.cluster(), topic_name, give_up_after=-1)}
     )
     wanted = settings.load(config).mirror("m")
-    planned = run_plan.plan(cluster_snapshot.take_snapshot(Sides("m", wanted)))
+    planned = run_plan.plan(read_clusters.take_snapshot(Sides("m", wanted)))
     (broker,) = own_cluster.brokers
     broker.kill()
     try:

@@ -25,7 +25,7 @@ from relay_pipelines.protocol.records import encode
 from relay_pipelines.recovery import restore
 from relay_pipelines.run import run_plan
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot, lost_checkpoints
+from relay_pipelines.snapshot import lost_checkpoints, read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lost_checkpoints import LostCheckpoints
 from tests.copying import KEPT, Clusters, forget_homes, numbered, records_of
@@ -263,7 +263,7 @@ def test_checkpoints_that_are_not_the_last_ones(copied: Copied, how: str) -> Non
     copied.copy(copied.snapshot())
     assert not run_plan.plan(copied.snapshot()).held
     copied.write(20, 10)
-    cluster_snapshot.take_snapshot(Sides(copied.name, copied.mirror(), CLOCK))
+    read_clusters.take_snapshot(Sides(copied.name, copied.mirror(), CLOCK))
     put_back(copied, saved, how)
 
     loss = copied.loss()
@@ -274,7 +274,7 @@ def test_checkpoints_that_are_not_the_last_ones(copied: Copied, how: str) -> Non
     )
     for _ in range(2):
         mirror = copied.mirror()
-        taken = cluster_snapshot.take_snapshot(Sides(copied.name, mirror, CLOCK))
+        taken = read_clusters.take_snapshot(Sides(copied.name, mirror, CLOCK))
         assert [position.ledger_end for position in taken.positions] == [20]
 
     (held,) = run_plan.plan(copied.snapshot("continue")).held
@@ -289,7 +289,7 @@ def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None
 
     def take() -> ClusterSnapshot:
         mirror = copied.mirror()
-        return cluster_snapshot.take_snapshot(Sides(copied.name, mirror, CLOCK))
+        return read_clusters.take_snapshot(Sides(copied.name, mirror, CLOCK))
 
     def reading(client: ClusterClient, wanted: OffsetRange, *told: Any) -> Any:
         if wanted.topic_partition.topic == ledger_topic.TOPIC:
@@ -366,7 +366,7 @@ def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
     retention(copied)
     mirror = copied.mirror("continue")
     first, second = (
-        cluster_snapshot.take_snapshot(Sides(copied.name, mirror, CLOCK)) for _ in range(2)
+        read_clusters.take_snapshot(Sides(copied.name, mirror, CLOCK)) for _ in range(2)
     )
     (loss,) = run_plan.plan(first).held
     assert "retention took" in str(loss)

@@ -29,7 +29,7 @@ from relay_pipelines.protocol.records import encode
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.support import commands
@@ -66,7 +66,7 @@ class Topic:
         self.records += 3
 
     def snapshot(self) -> ClusterSnapshot:
-        return cluster_snapshot.take_snapshot(Sides(self.mirror_name, self.mirror, CLOCK))
+        return read_clusters.take_snapshot(Sides(self.mirror_name, self.mirror, CLOCK))
 
     def planned(self, scope: str = "") -> list[CopyRange]:
         snapshot = self.snapshot()

@@ -32,7 +32,7 @@ from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import BatchBuilder, Record
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.guarded import LACKING, PASSWORD, secured, way_in
@@ -181,7 +181,7 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     mirror = configured(tmp_path, f"{topic}(-other)?", way, way)
 
-    snapshot = cluster_snapshot.take_snapshot(Sides(MIRROR, mirror))
+    snapshot = read_clusters.take_snapshot(Sides(MIRROR, mirror))
 
     planned = run_plan.plan(snapshot)
     assert [window.topic for window in planned.windows] == [topic]
@@ -424,7 +424,7 @@ def test_a_wrong_password_is_not_waited_for(
 
     def taken(to: Cluster, *upstreams: Cluster, give_up_after: object = -1) -> ClusterSnapshot:
         mirror = configured(tmp_path, topic, to, *upstreams, give_up_after=give_up_after)
-        return cluster_snapshot.take_snapshot(Sides(MIRROR, mirror, Untiring()))
+        return read_clusters.take_snapshot(Sides(MIRROR, mirror, Untiring()))
 
     for to, *upstreams in ((way, locked), (way, locked, locked), (locked, way)):
         with pytest.raises(PermissionDeniedError, match="refused user 'owner'") as caught:

@@ -23,7 +23,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests import copying
 from tests.copying import KEPT, OPTIONS, Clusters, ensure_homes, nearly_expired_ms, numbered
@@ -54,7 +54,7 @@ class Pinned:
         mirror = commands.mirror(
             self.source, self.destination, self.first, self.second, *more, topics=rename
         )
-        return cluster_snapshot.take_snapshot(
+        return read_clusters.take_snapshot(
             Sides(f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK)
         )
 

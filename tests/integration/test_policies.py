@@ -29,7 +29,7 @@ from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.support import commands
 from tests.support.findings import compared
@@ -86,7 +86,7 @@ class Deployment:
         mirror = self.mirror(**more)
         return run_plan.plan(
             prepared_snapshot.prepare_snapshot(
-                lambda: cluster_snapshot.take_snapshot(Sides(self.name, mirror, CLOCK))
+                lambda: read_clusters.take_snapshot(Sides(self.name, mirror, CLOCK))
             )
         )
 

@@ -18,7 +18,7 @@ from relay_pipelines.run import run as driver
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.spark import job
 from tests.copying import Clusters, records_of
 from tests.support.commands import configured, mirror, relay_here
@@ -125,7 +125,7 @@ def country(record: Record) -> str:
 
 def run(config: Path, session: Any) -> RunResult:
     loaded = settings.load(config).mirror("handled")
-    planned = run_plan.plan(cluster_snapshot.take_snapshot(Sides("handled", loaded, CLOCK)))
+    planned = run_plan.plan(read_clusters.take_snapshot(Sides("handled", loaded, CLOCK)))
     return driver.run(planned, lambda: session, [])
 
 

@@ -20,7 +20,7 @@ from relay_pipelines.recovery import command, reset
 from relay_pipelines.recovery.reset import ResetTo
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.copying import KEPT, Clusters, records_of
 from tests.support import commands, copied_topic
 from tests.support.copied_topic import CLOCK, Copied, destination_deleted, put_back
@@ -227,7 +227,7 @@ def test_a_topic_partition_without_a_leader_is_not_reset(
     taken, at = moved.snapshot(), TopicPartition(moved.topic, 1)
     unknown = {at: errors.SourceError("has no leader", topic_partition=at)}
     known = replace(taken, facts=replace(taken.facts, unknown=unknown))
-    monkeypatch.setattr(cluster_snapshot, "take_snapshot", lambda *_args, **_options: known)
+    monkeypatch.setattr(read_clusters, "take_snapshot", lambda *_args, **_options: known)
     code, lines = moved.reset(ResetTo.CURRENT, execute=False)
     assert (code, f"{at}: has no leader" in lines) == (1, True)
 
@@ -255,7 +255,7 @@ def test_a_run_that_copies_at_the_same_time(moved: Moved) -> None:
     ours = moved.snapshot()
     moved.rename()
     moved.create_destination()
-    planned_before = cluster_snapshot.take_snapshot(Sides(moved.name, moved.mirror(), CLOCK))
+    planned_before = read_clusters.take_snapshot(Sides(moved.name, moved.mirror(), CLOCK))
     job = CopyJob(ours.name, "run", ours.upstream, moved.destination)
     (outcome,) = copy_ranges(job, run_plan.plan(ours).ranges)
     assert outcome.status is Status.DONE
@@ -358,7 +358,7 @@ def test_a_reset_decides_where_even_before_a_record_is_copied(moved: Moved, to: 
     """The former name again, before the first record, is a decision of its own: nothing doubles."""
     former, copies = moved.to, moved.arrived()
     moved.write(10, 5)
-    ours = cluster_snapshot.take_snapshot(Sides(moved.name, moved.mirror(), CLOCK))
+    ours = read_clusters.take_snapshot(Sides(moved.name, moved.mirror(), CLOCK))
     moved.rename()
     moved.create_destination()
     assert moved.reset(to)[0] == 0

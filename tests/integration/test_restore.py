@@ -16,7 +16,7 @@ from relay_pipelines.recovery import restore
 from relay_pipelines.recovery.restore import Act
 from relay_pipelines.run import run_plan
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
+from relay_pipelines.snapshot.read_clusters import take_snapshot
 from tests.copying import KEPT, Clusters, forget_homes, numbered, records_of
 from tests.support import commands
 from tests.support.copied_topic import CLOCK, Copied, put_back, source_recreated
@@ -271,7 +271,7 @@ def test_a_run_beside_another_one_loses_no_checkpoint(copied: Copied) -> None:
             run_on(copied)
         return found
 
-    with patch("relay_pipelines.snapshot.cluster_snapshot.read_state", read_before_others):
+    with patch("relay_pipelines.snapshot.read_clusters.read_state", read_before_others):
         taken = take_snapshot(Sides(copied.name, copied.mirror(), CLOCK))
     assert not run_plan.plan(taken).held
     assert taken.checkpoints[copied.at].next_offset == 20

@@ -15,7 +15,7 @@ from relay_pipelines.page.look import Looker
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.integration.guarded import Permitted
 from tests.support.commands import configured, mirror
@@ -197,7 +197,7 @@ def test_a_topic_that_may_not_be_read_holds_back_no_other(
     read = Mirror.model_validate(mirror(permitted.as_user(), destination, refused, other))
 
     def copy() -> list[RelayError]:
-        taken = cluster_snapshot.take_snapshot(Sides(topic_name[-8:], read))
+        taken = read_clusters.take_snapshot(Sides(topic_name[-8:], read))
         copy_planned(taken)
         return list(run_plan.plan(taken).held)
 

@@ -11,7 +11,7 @@ from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot, lag, offsets_by_time, upstream_selection
+from relay_pipelines.snapshot import lag, offsets_by_time, read_clusters, upstream_selection
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, opened
 from tests.support.independent import CREATE_TIME, Record, create, delete_before, write
@@ -58,7 +58,7 @@ class Question:
 
     def snapshot(self) -> ClusterSnapshot:
         """Take a snapshot of both clusters."""
-        return cluster_snapshot.take_snapshot(Sides(f"q-{self.topic[-8:]}", self.mirror(), CLOCK))
+        return read_clusters.take_snapshot(Sides(f"q-{self.topic[-8:]}", self.mirror(), CLOCK))
 
     def write(self, at: TopicPartition, *times_ms: int) -> None:
         """Write one batch of one record per timestamp."""
@@ -183,7 +183,7 @@ def test_topics_of_two_lanes_must_not_share_a_destination(question: Question) ->
     create(question.source, other, 1, KEPT)
     mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
     for topic in (question.topic, other):
-        taken = cluster_snapshot.take_snapshot(Sides("q", mirror, CLOCK), belongs=topic.__eq__)
+        taken = read_clusters.take_snapshot(Sides("q", mirror, CLOCK), belongs=topic.__eq__)
         assert list(taken.facts.refused) == [topic]
         assert "would both be copied to" in str(taken.facts.refused[topic])
         assert topic not in taken.accepted_topics

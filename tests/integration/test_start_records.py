@@ -13,7 +13,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.support import commands, consumers
@@ -63,7 +63,7 @@ class Topic:
 
     def looked_at(self, start: Any = "latest") -> ClusterSnapshot:
         """Take a snapshot that fixes no start offsets."""
-        return cluster_snapshot.take_snapshot(Sides(self.mirror_name, self.mirror(start), CLOCK))
+        return read_clusters.take_snapshot(Sides(self.mirror_name, self.mirror(start), CLOCK))
 
     def snapshot(self, start: Any = "latest", **more: Any) -> ClusterSnapshot:
         return prepared(self.mirror_name, self.mirror(start, **more))

@@ -25,7 +25,7 @@ from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of, write_transaction
 from tests.support import commands
@@ -537,7 +537,7 @@ def test_a_replay_names_what_has_no_leader(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves no topic-partition out in silence, and one that it does not copy stops nothing."""
-    take, known = cluster_snapshot.take_snapshot, TopicPartition(pair.topic, 1)
+    take, known = read_clusters.take_snapshot, TopicPartition(pair.topic, 1)
     create(pair.destination, f"again.{pair.topic}", 2, KEPT)
 
     def without_leader(*given: Any, **more: Any) -> ClusterSnapshot:
@@ -551,7 +551,7 @@ def test_a_replay_names_what_has_no_leader(
 
     started = start_replay(planned(None))
     assert len(list(started.plan.ranges)) == 2
-    monkeypatch.setattr(cluster_snapshot, "take_snapshot", without_leader)
+    monkeypatch.setattr(read_clusters, "take_snapshot", without_leader)
     with pytest.raises(SourceError, match="it has no leader"):
         planned(1)
     again = planned(None)

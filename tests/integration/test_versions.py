@@ -22,7 +22,7 @@ from relay_pipelines.run import run as driver
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.chaos import source_data
 from tests.contract.interleaved_transactions import InterleavedTransactions
 from tests.copying import Clusters, Mirror, end_of, numbered, records_of
@@ -71,7 +71,7 @@ def destination_cluster(
 
 def run(config: Path, session: Any) -> RunResult:
     loaded = settings.load(config).mirror("versions")
-    planned = run_plan.plan(cluster_snapshot.take_snapshot(Sides("versions", loaded, CLOCK)))
+    planned = run_plan.plan(read_clusters.take_snapshot(Sides("versions", loaded, CLOCK)))
     return driver.run(planned, lambda: session, [])
 
 

@@ -23,7 +23,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import spark_key
 from relay_pipelines.run import run_plan
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.orchestration.in_process_environment import InProcessEnvironment, shared
 from tests.support import commands, independent
 from tests.support.acls import CLUSTER, GROUP, ID, acl, grant
@@ -95,7 +95,7 @@ class Looker(InProcessEnvironment):
         self.write_as(None, topic, **mirror)
         wanted = settings.load(self.config).mirror(self.name)
         taken = prepared_snapshot.prepare_snapshot(
-            lambda: cluster_snapshot.take_snapshot(Sides(self.name, wanted, CLOCK))
+            lambda: read_clusters.take_snapshot(Sides(self.name, wanted, CLOCK))
         )
         topics.create(taken)
         job = CopyJob(self.name, "run", taken.upstream, taken.destination)

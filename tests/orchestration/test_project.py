@@ -26,7 +26,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.copying import records_of
 from tests.orchestration import graphql
 from tests.orchestration.in_process_environment import InProcessEnvironment, failure
@@ -260,7 +260,7 @@ def test_windows_that_failed_come_with_the_next(
     environment.fill(topic, ["second"] * 30, partition=1)
     (failed,) = set(environment.freeze()) - {before}
     mirror, clock = load(environment.config).mirror(environment.name), SystemClock()
-    taken = cluster_snapshot.take_snapshot(Sides(environment.name, mirror, clock))
+    taken = read_clusters.take_snapshot(Sides(environment.name, mirror, clock))
     (first, _) = run_plan.plan(taken).ranges
     job = CopyJob(
         environment.name, earlier.run_id, taken.upstream, taken.destination, window=failed

@@ -21,7 +21,8 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror, Spark, WindowSettings
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.read_clusters import take_snapshot
 from relay_pipelines.windows.cut import UNLIMITED, new_windows
 from tests.support.copies_in_memory import Clock
 from tests.support.fake_cluster import served

@@ -14,7 +14,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.support.independent import until
 
@@ -27,7 +27,7 @@ def no_spark() -> NoReturn:
 
 def prepared(name: str, mirror: Mirror, *more: Any) -> ClusterSnapshot:
     """Take the snapshot with which a run begins: its decisions are written down."""
-    take = partial(cluster_snapshot.take_snapshot, Sides(name, mirror, CLOCK), *more)
+    take = partial(read_clusters.take_snapshot, Sides(name, mirror, CLOCK), *more)
     return prepared_snapshot.prepare_snapshot(take)
 
 

@@ -19,7 +19,8 @@ from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Spark
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, take_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.read_clusters import take_snapshot
 from tests.support import commands
 from tests.support.copies_in_memory import AT, Clock
 from tests.support.fake_cluster import served

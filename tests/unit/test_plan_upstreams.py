@@ -14,8 +14,11 @@ from relay_pipelines.plan.upstream_choice import (
     choose_upstream,
     judge_upstreams,
 )
-from relay_pipelines.snapshot.cluster_snapshot import with_other_upstreams
-from relay_pipelines.snapshot.upstream_selection import UpstreamSelection, UpstreamState
+from relay_pipelines.snapshot.upstream_selection import (
+    UpstreamSelection,
+    UpstreamState,
+    with_others,
+)
 from tests.support.tables import titled
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -192,7 +195,7 @@ def test_what_another_upstream_has(
 ) -> None:
     """What to do follows from the upstream that has the records, and not from one beside it."""
     selection = UpstreamSelection(Cluster("a", ()), "", unread=tuple(others))
-    position = with_other_upstreams(selection, Position(A, 100, 200, copied))
+    position = with_others(selection, Position(A, 100, 200, copied))
     ((blocker, error),) = judge(position, Facts()).items()
     assert (blocker, type(error)) == (Blocker.ELSEWHERE, SourceError)
     assert remedy in error.remedy

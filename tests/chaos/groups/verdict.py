@@ -10,7 +10,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides as MirrorSides
-from relay_pipelines.snapshot.cluster_snapshot import take_snapshot
+from relay_pipelines.snapshot.read_clusters import take_snapshot
 from tests.chaos import compare
 from tests.chaos.groups.sides import (
     DENIED,

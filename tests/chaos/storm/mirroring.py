@@ -17,7 +17,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.chaos.storm.faults import UPSTREAMS
 
 NAME = "storm"
@@ -115,7 +115,7 @@ class Mirroring:
         self.tally.runs += 1
         try:
             planned = run_plan.plan(
-                cluster_snapshot.take_snapshot(Sides(NAME, self._mirror, self._clock))
+                read_clusters.take_snapshot(Sides(NAME, self._mirror, self._clock))
             )
             result = run(
                 planned,

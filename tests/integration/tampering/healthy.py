@@ -17,7 +17,7 @@ from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from tests.copying import write_transaction
 from tests.integration.tampering.acts import HOUR_MS, delete_before, ledger_expired, trim_source
 from tests.integration.tampering.stage import (
@@ -111,7 +111,7 @@ def renamed(to: str, where: ResetTo) -> Action:
         topics = stage.sections[row.mirror]["topics"]
         topics.setdefault("rename", {})[row.name] = to
         mirror = stage.settings(row.mirror)
-        snapshot = cluster_snapshot.take_snapshot(
+        snapshot = read_clusters.take_snapshot(
             Sides(row.mirror, mirror, CLOCK), row.name, configs=False
         )
         moved = reset.execute(snapshot, reset.plan_resets(snapshot, where))

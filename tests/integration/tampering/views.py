@@ -19,7 +19,7 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.windows import window_events
 from relay_pipelines.windows.window_run import TopicReport, copy_round, count_window
 from tests.integration.tampering.stage import CLOCK, Row, Stage, topics_of
@@ -111,7 +111,7 @@ def window_check(stage: Stage, mirror: str) -> Cells:
     ranges = [OffsetRange(at, 0, end) for at, end in sorted(copied.items())]
     frozen = FrozenWindow("window", tuple(ranges), planned_at_ms=stage.began_ms)
     try:
-        snapshot = cluster_snapshot.take_snapshot(Sides(mirror, kafka.mirror(mirror), CLOCK))
+        snapshot = read_clusters.take_snapshot(Sides(mirror, kafka.mirror(mirror), CLOCK))
         last_round = copy_round(
             *(kafka, lambda: stage.session, snapshot, frozen, []),
             lane="main",

@@ -1,0 +1,600 @@
+"""Takes a snapshot: one procedure, in the order that docs/transactions.md argues for."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field, replace
+
+from relay_pipelines.errors import ConfigError, DestinationError, RelayError
+from relay_pipelines.garbage import only_new_garbage_collected
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.checkpoint import StartRecord
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan import hops, policies
+from relay_pipelines.plan.blockers import Facts
+from relay_pipelines.plan.owners import moved_topics
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.plan.topic_selection import (
+    QUARANTINE,
+    Target,
+    TopicDecision,
+    named_without_match,
+    refusals,
+    select,
+    targets,
+)
+from relay_pipelines.protocol import error_codes
+from relay_pipelines.protocol.admin import readable_topic_configs, sizes_on_disk
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.metadata import Metadata
+from relay_pipelines.sides import Sides
+from relay_pipelines.snapshot import (
+    shared_destinations,
+    start_offsets,
+    state_topics,
+    upstream_selection,
+    watermarks,
+)
+from relay_pipelines.snapshot.cluster_snapshot import (
+    Belongs,
+    ClusterSnapshot,
+    Selected,
+    Topic,
+    all_topics,
+)
+from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
+from relay_pipelines.snapshot.recent_configs import RecentConfigs, TopicConfigs
+from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
+from relay_pipelines.user_sources import Sources
+
+NEEDED_CONFIGS = (
+    "cleanup.policy",
+    "compression.type",
+    "max.message.bytes",
+    "message.timestamp.type",
+    "min.insync.replicas",
+)
+"""The configuration of a destination topic that a copy must know."""
+_STATE_TOPICS = (checkpoint.TOPIC, ledger_topic.TOPIC)
+_NOT_SHOWN = frozenset(
+    {
+        error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        error_codes.TOPIC_AUTHORIZATION_FAILED,
+        error_codes.INVALID_TOPIC,
+    }
+)
+_WAIT_SECONDS = 3.0  # for an election, or for an upstream that does not answer
+
+
+def take_snapshot(
+    sides: Sides,
+    only_topic: str | None = None,
+    *,
+    belongs: Belongs = all_topics,
+    first_upstream: int = 0,
+    configs: bool = True,
+    patient: bool = True,
+    refuse_loops: bool = True,
+    settled: bool = False,
+    recent: RecentConfigs | None = None,
+) -> ClusterSnapshot:
+    """Choose the upstream to read, and ask it and the destination.
+
+    Args:
+        only_topic: leave out all other topics.
+        belongs: leave out the topics for which it returns False.
+        first_upstream: 0 prefers the upstream that was read last; every number above, another
+            upstream.
+        configs: whether to ask for the configurations and sizes of all topics, and not only for
+            what holds back those with news.
+        patient: as in `retry`.
+        refuse_loops: whether copies may not be copied to where they come from. A replay, which
+            ends, has a guard of its own.
+        settled: whether transactions that hide where records at the source come from are waited
+            for, as by whoever copies; also if patient.
+        recent: the configurations of the session's last snapshot, which are good enough if there is
+            nothing to copy.
+
+    Raises:
+        ConfigError: `only_topic` is not mirrored.
+        RelayError: no upstream answers, or the destination does not; the user lacks a permission.
+    """
+    options, began = sides.options, sides.clock.monotonic()
+    # there is a last attempt that does not wait
+    limit = options.give_up_after_ms / 2000 if options.give_up_after_ms >= 0 else _WAIT_SECONDS
+    wait_seconds = min(_WAIT_SECONDS, limit) if patient else 0.0
+    wanted = _Wanted(
+        only_topic,
+        only_topic.__eq__ if only_topic else belongs,
+        configs=configs,
+        refuse_loops=refuse_loops,
+        # whoever copies needs to know all hops, however soon it tries again
+        settled=patient or settled,
+        recent=recent or RecentConfigs(),
+    )
+
+    with (
+        only_new_garbage_collected(),
+        sides.destination() as destination,
+    ):
+
+        def ask() -> ClusterSnapshot:
+            at_destination = _shown(destination, _STATE_TOPICS)
+            state = (
+                read_state(destination).of(sides.name)
+                if checkpoint.TOPIC in at_destination.topics
+                else CheckpointSnapshot()
+            )
+            waits = sides.clock.monotonic() - began < wait_seconds
+            selection = upstream_selection.select_upstream(
+                sides, state, first_upstream, waits=waits
+            )
+            # with other upstreams to fail over to, do not wait as long for one that hangs
+            of_upstream = sides.mirror.health_options if selection.others else None
+            with sides.source(selection.upstream, options=of_upstream) as source:
+                at_source = source.metadata()
+                both = (source, destination, at_source, at_destination)
+                return _Reading(sides, wanted, waits, selection, state, *both).read()
+
+        return destination.retry(ask, patient=patient)
+
+
+def _shown(client: ClusterClient, topics: Iterable[str]) -> Metadata:
+    """Return metadata of those topics that exist and that the user may see, as a list has them."""
+    found = client.metadata(sorted(topics))
+    shown = {
+        name: topic for name, topic in found.topics.items() if topic.error_code not in _NOT_SHOWN
+    }
+    return Metadata(found.cluster_id, found.controller_id, found.brokers, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is asked for, as of `take_snapshot`."""
+
+    only_topic: str | None
+    belongs: Belongs
+    configs: bool
+    refuse_loops: bool
+    settled: bool
+    recent: RecentConfigs
+
+
+Errors = dict[TopicPartition, RelayError]
+Refusals = dict[str, RelayError]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One attempt at a snapshot, and what it has read so far.
+
+    Args:
+        waits: whether what may pass in a moment raises, to be tried again.
+        at_destination: the topics of the state; others are asked for as they are needed, because
+            a destination may have many that do not concern the mirror.
+        all_targets: of every topic that the mirror copies, also in other runs and lanes: they must
+            not be copied to the same topics.
+        topics: the included ones.
+    """
+
+    sides: Sides
+    wanted: _Wanted
+    waits: bool
+    selection: UpstreamSelection
+    state: CheckpointSnapshot
+    source: ClusterClient
+    destination: ClusterClient
+    at_source: Metadata
+    at_destination: Metadata
+    decisions: list[TopicDecision] = field(default_factory=list, init=False)
+    all_targets: dict[str, Target] = field(default_factory=dict, init=False)
+    topics: dict[str, Topic] = field(default_factory=dict, init=False)
+    _asked: set[str] = field(default_factory=lambda: {*_STATE_TOPICS}, init=False)
+
+    def read(self) -> ClusterSnapshot:
+        """Read what both sides hold."""
+        unknown = self._ask_for_unlisted()
+        self._select_topics()
+        self._look_at_destination()
+        refused = self._refused_names()
+        free = [name for name in self.topics if name not in refused]
+        # T: does the destination hold more than its checkpoints say? They may be read again
+        lost = self._find_lost(free)
+        refused = self._shared(free) | refused
+        unknown |= self._missing()
+        selected = self._selected({tp.topic for tp in unknown})
+        unknown |= self._leaderless()
+        # S: where topics start that were never copied
+        new_starts = self._new_starts(lost)
+        # of topics that were there before: high watermarks, then last stable offsets
+        positions, unjudged = self._positions(new_starts, lost, unknown)
+        # H: what is copied from here on is not below these ends
+        refused |= self._read_hops()
+        if self.waits and (passing := [each for each in unjudged.values() if each.retryable]):
+            raise passing[0]
+        configs = self._configs({each.topic_partition.topic for each in positions if each.lag})
+        return ClusterSnapshot(
+            self.sides,
+            replace(self.selection, upstream=self.source.cluster),
+            self.state,
+            self.topics,
+            positions,
+            self._facts(positions, unknown | unjudged, {**configs.refused, **refused}, configs),
+            self.at_destination,
+            configs,
+            selected,
+            new_starts,
+        )
+
+    def _facts(
+        self, positions: list[Position], unknown: Errors, refused: Refusals, configs: TopicConfigs
+    ) -> Facts:
+        name, checkpoints = self.sides.name, self.state.checkpoints
+        by_topic = {topic: each.policy.digests for topic, each in self.topics.items()}
+        return Facts(
+            name,
+            unknown,
+            refused,
+            is_ledger_lost=bool(checkpoints)
+            and ledger_topic.TOPIC not in self.at_destination.topics,
+            moved=moved_topics(name, self.state.owners),
+            superseded=policies.refusals(checkpoints.values(), by_topic),
+            bound_elsewhere=watermarks.bound_elsewhere(
+                checkpoints, self._targets, self.at_destination
+            ),
+            unwritable=self._unwritable(positions, configs),
+        )
+
+    @property
+    def _targets(self) -> dict[str, Target]:
+        return {name: topic.target for name, topic in self.topics.items()}
+
+    def _look_at_destination(self) -> None:
+        """Ask about the topics that are written, or hold copies, and were not asked about yet."""
+        wanted = {name for topic in self.topics.values() for name in topic.written}
+        wanted.update(
+            committed.copies.topic_partition.topic
+            for tp, committed in self.state.checkpoints.items()
+            if committed.copies is not None and tp.topic in self.topics
+        )
+        if new := wanted - self._asked:
+            self._asked |= new
+            shown = _shown(self.destination, new)
+            shown.topics = self.at_destination.topics | shown.topics
+            self.at_destination = shown
+
+    def _missing(self) -> Errors:
+        """Return why topic-partitions that only another upstream may have are not copied."""
+        if not self.selection.unread:
+            return {}
+        at_upstream = {
+            tp for topic in self.at_source.topics.values() for tp in topic.topic_partitions
+        }
+        # of a topic of which only the start is decided, nobody knows the partitions
+        copied = {tp.topic for tp in self.state.checkpoints}
+        started = [TopicPartition(topic, 0) for topic in self.state.starts if topic not in copied]
+        begun = [*self.state.checkpoints, *started]
+        included = set(self._included(tp.topic for tp in begun))
+        missing = self.selection.missing(at_upstream, [tp for tp in begun if tp.topic in included])
+        return {tp: error for tp, error in missing.items() if self.wanted.belongs(tp.topic)}
+
+    def _leaderless(self) -> Errors:
+        """The topic-partitions that have no leader, and why they are not copied.
+
+        Raises:
+            SourceError: there are some, and it waits: an election takes a moment; or none has one,
+                as when a cluster has just started.
+        """
+        partitions = [
+            tp for topic in self.topics.values() for tp in topic.metadata.topic_partitions
+        ]
+        found: Errors = {
+            tp: self.source.leaderless(tp)
+            for tp in partitions
+            if not self.topics[tp.topic].metadata.has_leader(tp.partition)
+        }
+        if found and (self.waits or len(found) == len(partitions)):
+            self.source.forget()
+            raise next(iter(found.values()))
+        return found
+
+    def _unwritable(self, positions: list[Position], configs: TopicConfigs) -> Errors:
+        """Return what keeps the destination from taking records that are to be copied.
+
+        A task that tried would hold its neighbours up: an aborted transaction does not end there.
+
+        Raises:
+            DestinationError: as `_leaderless` raises it.
+        """
+        errors: Errors = {
+            tp: error
+            for position in positions
+            if position.lag
+            and (tp := position.topic_partition)
+            and (error := self._unwritable_now(tp, configs))
+        }
+        if errors and (self.waits or len(errors) == len(positions)):
+            self.destination.forget()
+            raise next(iter(errors.values()))
+        return errors
+
+    def _unwritable_now(self, tp: TopicPartition, configs: TopicConfigs) -> RelayError | None:
+        to = self.all_targets[tp.topic].of(tp)
+        topic = self.at_destination.topics.get(to.topic)
+        if topic is None or to.partition not in topic.leaders:
+            return None
+        needed = configs.destination.get(to.topic, {}).get("min.insync.replicas")
+        # a topic of fewer replicas than that needs all of them
+        least = min(int(needed.value or 1) if needed else 1, topic.replicas[to.partition])
+        if not topic.has_leader(to.partition):
+            what = f"its destination {to} has no leader"
+        elif (there := topic.in_sync[to.partition]) < least:
+            what = f"its destination {to} has {there} of {least} in-sync replicas that it needs"
+        else:
+            return None
+        return DestinationError(
+            f"{what} on {self.destination.cluster}",
+            remedy="start the brokers that have its replicas; if they run, their logs say why",
+            topic_partition=tp,
+        )
+
+    def _ask_for_unlisted(self) -> Errors:
+        """Ask by name for topics that the mirror knows and the source does not list.
+
+        A list leaves out topics that the user may not describe. Asked by name, a broker refuses
+        those, and says of the others that they do not exist.
+
+        Returns:
+            the hidden topics, and why.
+
+        Raises:
+            PermissionDeniedError: `only_topic` is hidden.
+            RetriableError: the broker cannot say it now.
+        """
+        only_topic = self.wanted.only_topic
+        copied = {tp.topic for tp in self.state.checkpoints}
+        known = copied.union(self.state.starts, self._named(), [only_topic] if only_topic else [])
+        unlisted = self._included(known.difference(self.at_source.topics))
+        hidden: Errors = {}
+        for name, found in self.source.metadata(unlisted).topics.items() if unlisted else ():
+            tp = TopicPartition(name, 0)
+            if found.error_code == error_codes.NONE:  # it was created after the list
+                self.at_source.topics[name] = found
+            elif found.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+                hidden[tp] = error_codes.failure(
+                    found.error_code,
+                    f"Metadata of topic {name}",
+                    at=str(self.source.cluster),
+                    retriable=self.source.retriable,
+                    topic_partition=tp,
+                    # brokers refuse a name whether or not the topic exists
+                    permission=f"Describe on topic {name}, or, if it was deleted, add it to"
+                    " topics.deny",
+                )
+            elif found.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                raise self.source.failure(found.error_code, f"Metadata of topic {name}")
+        if only_topic and hidden:
+            raise next(iter(hidden.values()))
+        return hidden
+
+    def _named(self) -> list[str]:
+        """The topics that `topics.allow` names, and that the source does not list."""
+        return named_without_match(self.sides.mirror.topics.allow, self.at_source.topics)
+
+    def _select_topics(self) -> None:
+        mirror, sources, only_topic = self.sides.mirror, Sources(), self.wanted.only_topic
+        self.decisions = self._decide(self.at_source.topics)
+        selected = [decision.topic for decision in self.decisions if decision.included]
+        names = list(filter(self.wanted.belongs, selected))
+        if only_topic and not names:
+            raise _not_mirrored(only_topic, self.decisions)
+        self.all_targets = targets(selected, mirror.topics.rename)
+        self.topics = {
+            name: Topic(self.all_targets[name], self.at_source.topics[name], sources.fix(policy))
+            for name, policy in mirror.record_policies(names).items()
+        }
+
+    def _decide(self, topics: Iterable[str]) -> list[TopicDecision]:
+        return select(topics, self.sides.mirror.topics.allow, self.sides.mirror.topics.deny)
+
+    def _included(self, topics: Iterable[str]) -> list[str]:
+        """Those of some topics that are selected, and asked for."""
+        decisions = self._decide(set(topics))
+        names = (decision.topic for decision in decisions if decision.included)
+        return list(filter(self.wanted.belongs, names))
+
+    def _selected(self, hidden: Container[str]) -> Selected:
+        """Return what relay.yaml selects, also of what the source does not have.
+
+        Args:
+            hidden: the topics of which that is explained.
+        """
+        begun = dict.fromkeys(self.state.starts, "") | {
+            tp.topic: committed.destination.topic
+            for tp, committed in self.state.checkpoints.items()
+        }
+        gone = (name for name in begun if name not in self.at_source.topics and name not in hidden)
+        deleted = {topic: begun[topic] for topic in self._included(gone)}
+        unseen = [
+            topic
+            for topic in self._included(self._named())
+            if topic not in hidden and topic not in deleted
+        ]
+        return Selected(self.decisions, deleted, tuple(unseen))
+
+    def _refused_names(self) -> Refusals:
+        """Return why topics are not copied whose copies would be mixed with other records."""
+        copies = {to.topic for to in self.all_targets.values()}
+        quarantines = {
+            topic: quarantine
+            for topic, to in self.all_targets.items()
+            if (quarantine := to.topic + QUARANTINE) in copies
+            and self.sides.mirror.record_policy(topic).may_quarantine
+        }
+        holders = {
+            tp.topic
+            for tp, committed in self.state.checkpoints.items()
+            if (to := self.all_targets.get(tp.topic)) and committed.bound_to == to.of(tp)
+        }
+        found: Refusals = {**refusals(self.all_targets, quarantines, holders)}
+        ids = {self.at_source.cluster_id, *self.selection.cluster_ids}
+        if self.wanted.refuse_loops and self.at_destination.cluster_id in ids:
+            found |= shared_destinations.copies_onto_sources(
+                self.destination.cluster,
+                {name: topic.written for name, topic in self.topics.items()},
+                lambda topic: self._decide([topic])[0].included,
+            )
+        return self._of_included(found)
+
+    def _of_included(self, found: Refusals) -> Refusals:
+        return {
+            topic: error.of(TopicPartition(topic, 0))
+            for topic, error in found.items()
+            if topic in self.topics
+        }
+
+    def _read_hops(self) -> Refusals:
+        """Read by which hops copies came to the topics; return why some may not be copied on.
+
+        Those that wait for transactions see the checkpoints that come after their records.
+        """
+        settled, at_source, there = (
+            self.wanted.settled,
+            self.at_source.topics,
+            self.at_destination.cluster_id,
+        )
+        if checkpoint.TOPIC not in at_source and not (
+            # another process may just have begun
+            settled and _shown(self.source, [checkpoint.TOPIC]).topics
+        ):
+            return {}
+        passed, unknown = shared_destinations.passed(
+            self.sides.name, self.source, there, list(self.topics), settled=settled
+        )
+        self.topics |= {
+            name: replace(self.topics[name], passed=by) for name, by in passed.items() if by
+        }
+        if not self.wanted.refuse_loops:
+            return {}
+        name, cluster, source_id = self.sides.name, self.source.cluster, self.source.cluster_id
+        destinations = {topic: to.topic for topic, to in self._targets.items()}
+        returning = hops.refusals(name, cluster, source_id, there, destinations, passed)
+        return self._of_included({**returning, **unknown})
+
+    def _find_lost(self, free: Iterable[str]) -> Lost:
+        """Return which checkpoints are not the last ones, as `LostCheckpoints.find`."""
+        destinations = {
+            tp: self.topics[name].target.of(tp)
+            for name in free
+            for tp in self.topics[name].metadata.topic_partitions
+        }
+        known = self.state
+        finder = LostCheckpoints(self.destination, self.sides.name, self.at_destination)
+        self.state, lost = finder.find(destinations, known)
+        if self.state is not known:  # another run has committed
+            self._look_at_destination()
+        return lost
+
+    def _shared(self, free: Iterable[str]) -> Refusals:
+        """The source topics that would be copied to where another mirror has copied, and why not.
+
+        A pin says that this is wanted.
+        """
+        wanted = {
+            tp: self.topics[name].target.of(tp)
+            for name in free
+            if self.topics[name].target.partition is None
+            for tp in self.topics[name].metadata.topic_partitions
+            if tp not in self.state.checkpoints
+        }
+        return shared_destinations.refusals(
+            self.destination, self.at_destination, self.sides.name, wanted
+        )
+
+    def _new_starts(self, lost: Lost) -> list[StartRecord]:
+        return start_offsets.new_starts(
+            self.source,
+            self.sides.name,
+            self.sides.mirror.start,
+            self.state,
+            lost.entries,
+            self.all_targets,
+            self.source.clock.now_ms(),
+            self.selection.unread,
+        )
+
+    def _positions(
+        self, new_starts: Iterable[StartRecord], lost: Lost, unknown: Container[TopicPartition]
+    ) -> tuple[list[Position], Errors]:
+        starts = {start.topic: start for start in new_starts} | dict(self.state.starts)
+        partitions = [
+            tp
+            for topic in self.topics.values()
+            for tp in topic.metadata.topic_partitions
+            if tp not in unknown
+        ]
+        positions, unjudged = watermarks.read_positions(
+            self.source,
+            partitions,
+            self._targets,
+            self.at_destination,
+            replace(self.state, starts=starts),
+            lost,
+            among_several=bool(self.selection.others),
+        )
+        return [
+            upstream_selection.with_others(self.selection, each) for each in positions
+        ], unjudged
+
+    def _configs(self, news: Container[str]) -> TopicConfigs:
+        """Return the configurations, and what else only a copy needs.
+
+        Args:
+            news: the topics with something to copy.
+        """
+        wanted = self.wanted
+        if not wanted.configs:  # what holds back what would be copied, and no more
+            of_news = self._needed_configs(name for name in self.topics if name in news)
+            return replace(of_news, source={})
+        return wanted.recent.find(
+            (self.source.cluster, tuple(self.topics), self._existing(self.topics)),
+            self.source.clock.monotonic(),
+            self._all_configs,
+            copies=bool(news),
+        )
+
+    def _existing(self, names: Iterable[str]) -> tuple[str, ...]:
+        written = {name for topic in names for name in self.topics[topic].written}
+        return tuple(sorted(written.intersection(self.at_destination.topics)))
+
+    def _all_configs(self) -> TopicConfigs:
+        return replace(
+            self._needed_configs(self.topics),
+            sizes_bytes=sizes_on_disk(self.source, list(self.topics)),
+            state_topics=state_topics.read(self.destination, self.at_destination),
+        )
+
+    def _needed_configs(self, names: Iterable[str]) -> TopicConfigs:
+        """Return the configurations at both sides, and which topics may not be copied without."""
+        names, keys = list(names), self.sides.mirror.topics.config_keys
+        at_source, hidden = readable_topic_configs(self.source, names, keys)
+        at_destination, hidden_copies = readable_topic_configs(
+            self.destination, self._existing(names), sorted({*keys, *NEEDED_CONFIGS})
+        )
+        refused: Refusals = {}
+        for name in names:
+            errors = [hidden.get(name), *map(hidden_copies.get, self.topics[name].written)]
+            if error := next(filter(None, errors), None):
+                refused[name] = error.of(TopicPartition(name, 0))
+        return TopicConfigs(at_source, at_destination, refused)
+
+
+def _not_mirrored(topic: str, decisions: Iterable[TopicDecision]) -> ConfigError:
+    why = next(
+        (decision.why for decision in decisions if decision.topic == topic),
+        "the source has no such topic",
+    )
+    return ConfigError(
+        f"topic {topic!r} is not mirrored: {why}", remedy="see `relay plan` for every topic and why"
+    )
