@@ -22,7 +22,6 @@ from relay_pipelines.plan.topic_selection import matches_nothing, named_without_
 from relay_pipelines.prepare import findings, permissions, topics
 from relay_pipelines.protocol import admin, error_codes
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
@@ -225,7 +224,9 @@ def _topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         yield _ok(snapshot.name, what)
     for error in permissions.missing_permissions(snapshot):
         yield _error(snapshot.name, error)
-    for loss in together(run_plan.plan(snapshot).held):
+    # what cannot be copied now, and what could not be once there is something new
+    errors = dict.fromkeys([*snapshot.configs.refused.values(), *snapshot.held.values()])
+    for loss in together(errors):
         yield _error(snapshot.name, loss)
 
 

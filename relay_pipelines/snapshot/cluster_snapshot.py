@@ -295,8 +295,8 @@ class ClusterSnapshot:
 
     @cached_property
     def accepted_topics(self) -> dict[str, Topic]:
-        """The topics that are not refused."""
-        refused = self.facts.refused
+        """The topics that are not refused, and whose configuration is known if it was asked for."""
+        refused = self.facts.refused.keys() | self.configs.refused
         return {name: topic for name, topic in self.topics.items() if name not in refused}
 
 

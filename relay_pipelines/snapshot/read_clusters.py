@@ -12,7 +12,7 @@ from relay_pipelines.ledger.checkpoint import StartRecord
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan import hops, policies
-from relay_pipelines.plan.blockers import Facts
+from relay_pipelines.plan.blockers import Facts, losses
 from relay_pipelines.plan.owners import moved_topics
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import (
@@ -213,14 +213,17 @@ class _Reading:
         refused |= self._read_hops()
         if self.waits and (passing := [each for each in unjudged.values() if each.retryable]):
             raise passing[0]
-        configs = self._configs({each.topic_partition.topic for each in positions if each.lag})
+        # of what a run would copy, or whose losses it would accept, it has to know these
+        acted_on = {each.topic_partition.topic for each in positions if each.lag or losses(each)}
+        configs = self._configs(acted_on, is_new=any(each.lag for each in positions))
+        hidden = {topic: why for topic, why in configs.refused.items() if topic in acted_on}
         return ClusterSnapshot(
             self.sides,
             replace(self.selection, upstream=self.source.cluster),
             self.state,
             self.topics,
             positions,
-            self._facts(positions, unknown | unjudged, {**configs.refused, **refused}, configs),
+            self._facts(positions, unknown | unjudged, hidden | refused, configs),
             self.at_destination,
             configs,
             selected,
@@ -547,21 +550,22 @@ class _Reading:
             upstream_selection.with_others(self.selection, each) for each in positions
         ], unjudged
 
-    def _configs(self, news: Container[str]) -> TopicConfigs:
+    def _configs(self, acted_on: Container[str], *, is_new: bool) -> TopicConfigs:
         """Return the configurations, and what else only a copy needs.
 
         Args:
-            news: the topics with something to copy.
+            acted_on: the topics that a look of any kind asks about.
+            is_new: whether there is something to copy.
         """
         wanted = self.wanted
         if not wanted.configs:  # what holds back what would be copied, and no more
-            of_news = self._needed_configs(name for name in self.topics if name in news)
+            of_news = self._needed_configs(name for name in self.topics if name in acted_on)
             return replace(of_news, source={})
         return wanted.recent.find(
             (self.source.cluster, tuple(self.topics), self._existing(self.topics)),
             self.source.clock.monotonic(),
             self._all_configs,
-            copies=bool(news),
+            copies=is_new,
         )
 
     def _existing(self, names: Iterable[str]) -> tuple[str, ...]:

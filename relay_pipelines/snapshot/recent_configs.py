@@ -24,8 +24,8 @@ class TopicConfigs:
 
     Args:
         source, destination: by topic and key.
-        refused: source topic -> why it is not copied: its configuration, or that of its copy,
-            cannot be read.
+        refused: source topic -> why it could not be copied: its configuration, or that of its
+            copy, cannot be read.
         sizes_bytes: on the source's disk, where it reports them.
         state_topics: those of the mirrors' state that exist.
     """

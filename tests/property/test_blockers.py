@@ -1,7 +1,8 @@
 """Whoever looks at a mirror is told the same of what is not copied, and why."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +31,11 @@ from tests.support.filled import fill
 from tests.support.world import World
 
 LANE = Lane("m", "main", WindowSettings(), ("a", "b"))
+
+
+def is_copied(world: World) -> None:
+    """There is nothing new in one of the topics."""
+    world.copy(20)
 
 
 def hides_configuration_of_source(world: World) -> None:
@@ -66,25 +72,38 @@ def has_lost_its_ledger(world: World) -> None:
 
 
 def is_named_otherwise(world: World) -> None:
-    rename(world, {"a": "c"})
+    configure(world, rename={"a": "c"})
 
 
 def clashes(world: World) -> None:
-    rename(world, {"b": "a"})
+    configure(world, rename={"b": "a"})
 
 
 def has_a_silent_upstream(world: World) -> None:
-    given = world.mirror.model_dump(mode="json", exclude_unset=True)
-    given["source"]["upstreams"].append({"name": "silent", "bootstrap_servers": "down:1"})
-    world.mirror = Mirror.model_validate(given)
+    configure(world, others=("silent",))
 
 
-def rename(world: World, names: dict[str, str]) -> None:
-    topics = world.mirror.topics.model_copy(update={"rename": names})
-    world.mirror = world.mirror.model_copy(update={"topics": topics})
+def configure(
+    world: World, others: Sequence[str] = (), rename: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Configure two topics; what was configured before stays."""
+    known = world.mirror.topics.rename
+    names = others or [each.name for each in world.mirror.upstreams[1:]]
+    silent = [{"name": name, "bootstrap_servers": "down:1"} for name in names]
+    at = {"bootstrap_servers": "fake:1"}
+    renamed = {**(known if isinstance(known, dict) else {}), **rename}
+    world.mirror = Mirror.model_validate(
+        {
+            "source": {"upstreams": [{"name": "source"} | at, *silent]},
+            "destination": at,
+            "topics": {"allow": ["a", "b"]} | ({"rename": renamed} if renamed else {}),
+            "give_up_after": "1s",
+        }
+    )
 
 
 HAPPENS: list[Callable[[World], None]] = [
+    is_copied,
     has_a_silent_upstream,
     hides_configuration_of_source,
     hides_configuration_of_copy,
@@ -109,8 +128,7 @@ def test_all_say_the_same(happens: Collection[Callable[[World], None]]) -> None:
     for cluster in (world.source, world.copies):
         cluster.create("b")
     fill(world.source, "b", [b"new"])
-    given = world.mirror.model_dump(mode="json", exclude_unset=True)
-    world.mirror = Mirror.model_validate(given | {"topics": {"allow": ["a", "b"]}})
+    configure(world)
     for happen in HAPPENS:  # in their order
         if happen in happens:
             happen(world)
