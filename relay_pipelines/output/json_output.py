@@ -19,13 +19,12 @@ from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import Page
 from relay_pipelines.plan.acl_decisions import State
 from relay_pipelines.plan.positions import Position, open_since
-from relay_pipelines.plan.upstream_choice import UpstreamChoice
+from relay_pipelines.plan.upstream_choice import UpstreamChoice, UpstreamState
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.lag import PartitionLag, Rate, total, total_rate
-from relay_pipelines.snapshot.upstream_selection import UpstreamState
 
 Document = dict[str, Any]
 

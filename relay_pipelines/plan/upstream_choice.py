@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    OffsetRange,
+    TopicPartition,
+    UpstreamIdentity,
+)
 
 
 class Failback(StrEnum):
@@ -17,25 +24,52 @@ class Failback(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class UpstreamView:
-    """What one upstream answered.
+class UpstreamState:
+    """What an upstream holds, as it answered.
 
     Args:
-        end_offsets: of the mirrored topic-partitions; None if it did not answer.
-        error: why it did not answer.
+        end_offsets: the last stable offsets of the mirrored topic-partitions; None if it did not
+            answer.
+        latency_ms: how long the whole answer took, or how long it was awaited.
+        error: why there is no answer; empty if there is one.
         quarantined: why it must not be read, whatever it answers; empty if it may be.
+        refusal: the error, if a retry is pointless: the upstream refuses the user, or its
+            certificates cannot be read.
         low_watermarks: of the same topic-partitions.
+        cluster_id: of its cluster; empty if it did not answer.
+        topic_ids: of the mirrored topics.
         unproved: the topic-partitions whose log there nothing proves to be the one that was copied.
-        unanswered: the topic-partitions that it cannot answer for, and why.
+        leaderless: the topic-partitions that have no leader.
+        unanswered: the topic-partitions that it cannot answer for, and why; also these.
     """
 
-    name: str
+    upstream: Cluster
     end_offsets: Mapping[TopicPartition, int] | None = None
+    latency_ms: float = 0.0
     error: str = ""
     quarantined: str = ""
+    refusal: RelayError | None = None
     low_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cluster_id: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     unproved: frozenset[TopicPartition] = frozenset()
+    leaderless: frozenset[TopicPartition] = frozenset()
     unanswered: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name in relay.yaml."""
+        return self.upstream.name
+
+    def log(self, topic: str) -> UpstreamIdentity:
+        """Return which log a mirrored topic is on this upstream."""
+        return UpstreamIdentity(self.name, self.topic_ids.get(topic, ""), self.cluster_id)
+
+    def has_proved(self, checkpoint: Checkpoint) -> bool:
+        """Whether a log is known, or was compared: one that ends at the checkpoint never is."""
+        tp = checkpoint.source
+        ends_there = (self.end_offsets or {}).get(tp) == checkpoint.next_offset
+        return checkpoint.knows(self.log(tp.topic)) or not ends_there
 
     def answers_for(self, tp: TopicPartition) -> bool:
         """Whether it is known what the upstream has of a topic-partition."""
@@ -93,7 +127,7 @@ class UpstreamChoice:
 
 
 def judge_upstreams(
-    views: Sequence[UpstreamView], copied: Mapping[TopicPartition, int], lag_threshold: int | None
+    states: Sequence[UpstreamState], copied: Mapping[TopicPartition, int], lag_threshold: int | None
 ) -> list[UpstreamVerdict]:
     """Judge every upstream, in the order given.
 
@@ -105,19 +139,19 @@ def judge_upstreams(
             it, has lost data or never had it.
         lag_threshold: how many records a healthy upstream may be behind; None for any number.
     """
-    readable = [view for view in views if not view.quarantined]
+    readable = [state for state in states if not state.quarantined]
     required = {
         tp: resume
         for tp, offset in copied.items()
         if (resume := _best_resume_offset(tp, offset, readable)) is not None
     }
     missing = {
-        view.name: _missing_records(view, required)
-        for view in readable
-        if view.end_offsets is not None
+        state.name: _missing_records(state, required)
+        for state in readable
+        if state.end_offsets is not None
     }
-    reasons = {view.name: _ineligible(view, missing.get(view.name, [])) for view in views}
-    ends = {view.name: view.end_offsets or {} for view in views if not reasons[view.name]}
+    reasons = {state.name: _ineligible(state, missing.get(state.name, [])) for state in states}
+    ends = {state.name: state.end_offsets or {} for state in states if not reasons[state.name]}
     most_advanced: dict[TopicPartition, int] = {}
     for offsets in ends.values():
         for tp, end in offsets.items():
@@ -125,27 +159,27 @@ def judge_upstreams(
     return [
         replace(
             _verdict(
-                view.name,
-                reasons[view.name],
-                _too_short(view, copied),
-                ends.get(view.name, {}),
+                state.name,
+                reasons[state.name],
+                _too_short(state, copied),
+                ends.get(state.name, {}),
                 most_advanced,
                 lag_threshold,
             ),
-            quarantined=bool(view.quarantined),
-            incomplete_partitions=len(missing.get(view.name, [])),
-            complete_partitions=len(required) - len(missing.get(view.name, required)),
+            quarantined=bool(state.quarantined),
+            incomplete_partitions=len(missing.get(state.name, [])),
+            complete_partitions=len(required) - len(missing.get(state.name, required)),
         )
-        for view in views
+        for state in states
     ]
 
 
-def first_offsets(views: Sequence[UpstreamView]) -> dict[TopicPartition, int]:
+def first_offsets(states: Sequence[UpstreamState]) -> dict[TopicPartition, int]:
     """Return the first offset that any upstream has of every topic-partition with records."""
     first: dict[TopicPartition, int] = {}
-    for view in views:
-        for tp, end in ({} if view.quarantined else view.end_offsets or {}).items():
-            low = view.low_watermarks.get(tp, 0)
+    for state in states:
+        for tp, end in ({} if state.quarantined else state.end_offsets or {}).items():
+            low = state.low_watermarks.get(tp, 0)
             if low < end:
                 first[tp] = min(low, first.get(tp, low))
     return first
@@ -231,51 +265,51 @@ def _least_bad_upstream(
 
 
 def _best_resume_offset(
-    tp: TopicPartition, next_offset: int, readable: Sequence[UpstreamView]
+    tp: TopicPartition, next_offset: int, readable: Sequence[UpstreamState]
 ) -> int | None:
     """Where a copy can resume at the best upstream; None if at none: it is then held."""
-    present = [view for view in readable if view.has_log(tp)]
+    present = [state for state in readable if state.has_log(tp)]
     # while one upstream does not answer, it is unknown what it has
     if present and (
-        any(not view.answers_for(tp) for view in readable)
-        or any(view.holds(tp, next_offset) for view in present)
+        any(not state.answers_for(tp) for state in readable)
+        or any(state.holds(tp, next_offset) for state in present)
     ):
         return next_offset
-    lows = [low for view in present if (low := view.low_watermarks.get(tp, 0)) > next_offset]
+    lows = [low for state in present if (low := state.low_watermarks.get(tp, 0)) > next_offset]
     return min(lows, default=None)
 
 
-def _too_short(view: UpstreamView, copied: Mapping[TopicPartition, int]) -> str:
+def _too_short(state: UpstreamState, copied: Mapping[TopicPartition, int]) -> str:
     """Say of which topic-partition an upstream's log ends before what was copied, if of any.
 
     Where every upstream's log does, the guards hold the topic-partition back, and the upstream is
     read.
     """
-    ends = view.end_offsets or {}
+    ends = state.end_offsets or {}
     short = {tp: offset for tp, offset in copied.items() if ends.get(tp, offset) < offset}
-    return next(iter(_missing_records(view, short)), "")
+    return next(iter(_missing_records(state, short)), "")
 
 
-def _ineligible(view: UpstreamView, missing: Sequence[str]) -> str:
-    if view.quarantined:
-        return f"quarantined: {view.quarantined}"
-    if view.end_offsets is None:
-        return view.error or "it does not answer"
+def _ineligible(state: UpstreamState, missing: Sequence[str]) -> str:
+    if state.quarantined:
+        return f"quarantined: {state.quarantined}"
+    if state.end_offsets is None:
+        return state.error or "it does not answer"
     if len(missing) > 1:
         return f"{missing[0]} (and {len(missing) - 1} more topic-partitions)"
     return next(iter(missing), "")
 
 
-def _missing_records(view: UpstreamView, required: Mapping[TopicPartition, int]) -> list[str]:
+def _missing_records(state: UpstreamState, required: Mapping[TopicPartition, int]) -> list[str]:
     """One line per topic-partition from which a copy cannot resume at this upstream."""
     lines = []
     for tp, next_offset in sorted(required.items()):
-        end, low = (view.end_offsets or {}).get(tp), view.low_watermarks.get(tp, 0)
-        if why := view.unanswered.get(tp):
+        end, low = (state.end_offsets or {}).get(tp), state.low_watermarks.get(tp, 0)
+        if why := state.unanswered.get(tp):
             lines.append(f"{tp}: {why} on this upstream, and it was copied up to {next_offset}")
         elif end is None:
             lines.append(f"it has no {tp}, whose next offset to copy is {next_offset}")
-        elif not view.has_log(tp):
+        elif not state.has_log(tp):
             lines.append(
                 f"nothing proves that {tp} on this upstream is the log that was copied: its topic"
                 " id is unknown, and the last record copied is another one there, or gone"

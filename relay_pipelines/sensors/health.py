@@ -15,12 +15,11 @@ from relay_pipelines.formats import HEALTH_CURSOR
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.orchestration import naming
-from relay_pipelines.plan.upstream_choice import UpstreamVerdict
+from relay_pipelines.plan.upstream_choice import UpstreamState, UpstreamVerdict
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import upstream_selection
-from relay_pipelines.snapshot.upstream_selection import UpstreamState
 
 _REPEAT_SECONDS = 300.0
 

@@ -8,10 +8,10 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.checkpoint import StartRecord
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.upstream_choice import UpstreamState
 from relay_pipelines.protocol.admin import committed_offsets
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.settings.models import Start
-from relay_pipelines.snapshot.upstream_selection import UpstreamState
 
 
 def new_starts(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from relay_pipelines.copy.position import difference, log_of, other_records, unproved_logs
 from relay_pipelines.errors import (
@@ -30,76 +30,13 @@ from relay_pipelines.plan.positions import Elsewhere, Position
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.plan.upstream_choice import (
     UpstreamChoice,
+    UpstreamState,
     UpstreamVerdict,
-    UpstreamView,
     judge_upstreams,
 )
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamState:
-    """What an upstream answered.
-
-    Args:
-        end_offsets: the last stable offsets of the mirrored topic-partitions; None if it did not
-            answer.
-        latency_ms: how long the whole answer took, or how long it was awaited.
-        error: why there is no answer; empty if there is one.
-        quarantined: why it must not be read; empty if it may be.
-        refusal: the error, if a retry is pointless: the upstream refuses the user, or its
-            certificates cannot be read.
-        low_watermarks: of the mirrored topic-partitions.
-        cluster_id: of its cluster; empty if it did not answer.
-        topic_ids: of the mirrored topics.
-        unproved: as of `UpstreamView`.
-        leaderless: the topic-partitions that have no leader.
-        unreadable: those of which the last record copied cannot be read, and why.
-    """
-
-    upstream: Cluster
-    end_offsets: Mapping[TopicPartition, int] | None = None
-    latency_ms: float = 0.0
-    error: str = ""
-    quarantined: str = ""
-    refusal: RelayError | None = None
-    low_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
-    cluster_id: str = ""
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    unproved: frozenset[TopicPartition] = frozenset()
-    leaderless: frozenset[TopicPartition] = frozenset()
-    unreadable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
-
-    @property
-    def view(self) -> UpstreamView:
-        """What `judge_upstreams` needs of it."""
-        return UpstreamView(
-            self.upstream.name,
-            self.end_offsets,
-            self.error,
-            self.quarantined,
-            self.low_watermarks,
-            self.unproved,
-            self.unanswered,
-        )
-
-    @property
-    def unanswered(self) -> dict[TopicPartition, str]:
-        """The topic-partitions that it cannot answer for, and why."""
-        refused = {tp: error.what for tp, error in self.unreadable.items()}
-        return dict.fromkeys(self.leaderless, "it has no leader") | refused
-
-    def has_proved(self, checkpoint: Checkpoint) -> bool:
-        """Whether a log is known, or was compared: one that ends at the checkpoint never is."""
-        tp = checkpoint.source
-        ends_there = (self.end_offsets or {}).get(tp) == checkpoint.next_offset
-        return checkpoint.knows(self.log(tp.topic)) or not ends_there
-
-    def log(self, topic: str) -> UpstreamIdentity:
-        """Return which log a mirrored topic is on this upstream."""
-        return UpstreamIdentity(self.upstream.name, self.topic_ids.get(topic, ""), self.cluster_id)
 
 
 def probe(sides: Sides, snapshot: CheckpointSnapshot | None = None) -> list[UpstreamState]:
@@ -150,11 +87,10 @@ def choose_upstream(
         waits: as in `upstream_choice.choose_upstream`.
     """
     health = mirror.source.health
-    views = [state.view for state in states]
     begins_low = checkpoints.has_begun or mirror.start.is_earliest
     # what was never copied begins at the upstream that has the most of it
-    new = upstream_choice.first_offsets(views) if begins_low else {}
-    verdicts = judge_upstreams(views, new | checkpoints.next_offsets, health.lag_threshold)
+    new = upstream_choice.first_offsets(states) if begins_low else {}
+    verdicts = judge_upstreams(states, new | checkpoints.next_offsets, health.lag_threshold)
     last = _last_upstream(checkpoints.checkpoints)
     return upstream_choice.choose_upstream(verdicts, last, health.failback, attempt, waits=waits)
 
@@ -182,14 +118,13 @@ class UpstreamSelection:
     def elsewhere(self, position: Position, loss: Loss) -> Elsewhere | None:
         """Return which upstream may have lost records; None if all answered and none has them."""
         lost = OffsetRange(position.topic_partition, position.begin, loss.resume)
-        views = [state.view for state in self.unread]
-        for view in views:
-            if loss.error is TopicRecreatedError and view.has_log(lost.topic_partition):
+        for state in self.unread:
+            if loss.error is TopicRecreatedError and state.has_log(lost.topic_partition):
                 return Elsewhere(
-                    f"upstream {view.name} has the log that was copied", is_silent=False
+                    f"upstream {state.name} has the log that was copied", is_silent=False
                 )
-            if view.holds_some(lost) if lost else view.holds(lost.topic_partition, lost.start):
-                return Elsewhere(f"upstream {view.name} has them", is_silent=False)
+            if state.holds_some(lost) if lost else state.holds(lost.topic_partition, lost.start):
+                return Elsewhere(f"upstream {state.name} has them", is_silent=False)
         silent = self.silent(position)
         return Elsewhere(silent, is_silent=True) if silent else None
 
@@ -199,7 +134,7 @@ class UpstreamSelection:
 
     def _silent(self, tp: TopicPartition) -> str:
         for state in self.unread:
-            if not state.view.answers_for(tp):
+            if not state.answers_for(tp):
                 why = state.error or f"{state.unanswered[tp]} there"
                 return f"upstream {state.upstream.name} does not answer: {why}"
         return ""
@@ -210,10 +145,10 @@ class UpstreamSelection:
         Of a topic that was created again, this is the first offset of any upstream's.
         """
         tp, first = position.topic_partition, position.low_watermark
-        for view in (state.view for state in self.unread):
-            low = view.low_watermarks.get(tp, first)
-            is_same = position.recreated or view.has_log(tp)
-            if is_same and low < (view.end_offsets or {}).get(tp, low):
+        for state in self.unread:
+            low = state.low_watermarks.get(tp, first)
+            is_same = position.recreated or state.has_log(tp)
+            if is_same and low < (state.end_offsets or {}).get(tp, low):
                 first = min(first, low)
         return first
 
@@ -224,7 +159,7 @@ class UpstreamSelection:
             return None
         here = f"upstream {self.upstream.name}"
         for state in self.unread:
-            if state.view.holds_some(before):
+            if state.holds_some(before):
                 what = f"{here}, but upstream {state.upstream.name} has the offsets before it"
                 return Elsewhere(what, is_silent=False)
         if not (silent := self.silent(position)):
@@ -274,7 +209,7 @@ class UpstreamSelection:
         return tuple(
             state.log(tp.topic)
             for state in self.unread
-            if state.view.has_log(tp) and (checkpoint is None or state.has_proved(checkpoint))
+            if state.has_log(tp) and (checkpoint is None or state.has_proved(checkpoint))
         )
 
 
@@ -364,6 +299,7 @@ def _probe(sides: Sides, upstream: Cluster) -> UpstreamState:
         return UpstreamState(
             upstream, None, (sides.clock.monotonic() - began) * 1000, str(error), refusal=refusal
         )
+    leaderless = frozenset(mirrored).difference(partitions)
     return UpstreamState(
         upstream,
         ends,
@@ -371,7 +307,8 @@ def _probe(sides: Sides, upstream: Cluster) -> UpstreamState:
         low_watermarks=low,
         cluster_id=metadata.cluster_id,
         topic_ids={tp.topic: topics[tp.topic].topic_id for tp in partitions},
-        leaderless=frozenset(mirrored).difference(partitions),
+        leaderless=leaderless,
+        unanswered=dict.fromkeys(leaderless, "it has no leader"),
     )
 
 
@@ -394,7 +331,7 @@ def _compared(sides: Sides, state: UpstreamState, snapshot: CheckpointSnapshot) 
         state,
         end_offsets={tp: end for tp, end in ends.items() if tp not in unreadable},
         unproved=frozenset(unproved),
-        unreadable=unreadable,
+        unanswered={**state.unanswered, **{tp: why.what for tp, why in unreadable.items()}},
     )
 
 

@@ -23,14 +23,13 @@ from relay_pipelines.plan.acl_decisions import AclDecision
 from relay_pipelines.plan.acl_decisions import State as AclState
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
-from relay_pipelines.plan.upstream_choice import UpstreamChoice, UpstreamVerdict
+from relay_pipelines.plan.upstream_choice import UpstreamChoice, UpstreamState, UpstreamVerdict
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan, plan
 from relay_pipelines.snapshot.cluster_snapshot import Selected
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS, PartitionLag, Rate, Rates, oldest_seconds
 from relay_pipelines.snapshot.recent_configs import TopicConfigs
-from relay_pipelines.snapshot.upstream_selection import UpstreamState
 from tests.support.config_files import SIDES
 from tests.support.filled import Clock
 from tests.support.independent import until

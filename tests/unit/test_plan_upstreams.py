@@ -9,14 +9,13 @@ from relay_pipelines.plan import upstream_choice
 from relay_pipelines.plan.blockers import Blocker, Facts, judge
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.upstream_choice import (
+    UpstreamState,
     UpstreamVerdict,
-    UpstreamView,
     choose_upstream,
     judge_upstreams,
 )
 from relay_pipelines.snapshot.upstream_selection import (
     UpstreamSelection,
-    UpstreamState,
     with_others,
 )
 from tests.support.tables import titled
@@ -24,17 +23,21 @@ from tests.support.tables import titled
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def view(name: str, a: int, b: int = 0, **more: Any) -> UpstreamView:
-    return UpstreamView(name, {A: a, B: b}, **more)
+def answered(name: str, ends: dict[TopicPartition, int], **more: Any) -> UpstreamState:
+    return UpstreamState(Cluster(name, ()), ends, **more)
 
 
-def down(name: str) -> UpstreamView:
-    return UpstreamView(name, None, f"{name} cannot be reached")
+def view(name: str, a: int, b: int = 0, **more: Any) -> UpstreamState:
+    return answered(name, {A: a, B: b}, **more)
 
 
-def kept(name: str, low_a: int, low_b: int = 0) -> UpstreamView:
+def down(name: str) -> UpstreamState:
+    return UpstreamState(Cluster(name, ()), error=f"{name} cannot be reached")
+
+
+def kept(name: str, low_a: int, low_b: int = 0) -> UpstreamState:
     """Return an upstream whose retention has deleted the start of the log."""
-    return UpstreamView(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
+    return answered(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
 
 
 FINE = (True, True, 0)
@@ -55,8 +58,8 @@ BOTH_SHORT = [late_by(1), late_by(0)]
 LEAVES: dict[str, Any] = {"quarantined": "diverged"}
 UNPROVED: dict[str, Any] = {"unproved": frozenset([A])}
 X6, X10, Y5 = kept("x", 6), view("x", 10), view("y", 5)
-EMPTY = [UpstreamView("x", {}), UpstreamView("y", {})]
-UNPROVED_X, LACKING_X = UpstreamView("x", {A: 99}, **UNPROVED), UpstreamView("x", {B: 3})
+EMPTY = [answered("x", {}), answered("y", {})]
+UNPROVED_X, LACKING_X = answered("x", {A: 99}, **UNPROVED), answered("x", {B: 3})
 JUDGED = [  # title, the upstreams, what was copied, the threshold, what is expected of each
     ("all level", [view("x", 10), view("y", 10)], {}, 0, BOTH_FINE),
     ("behind, within the threshold", [view("x", 10), view("y", 7)], {}, 3, [FINE, behind(3)]),
@@ -136,7 +139,7 @@ def test_chosen(verdicts, current, failback, attempt, expected):
 
 
 NO_A, NO_B = [kept("x", 6), kept("y", 0, 6)], [kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)]
-NOTHING = [kept("x", 6, 6), UpstreamView("y", {A: 0, B: 0}), down("z")]
+NOTHING = [kept("x", 6, 6), answered("y", {A: 0, B: 0}), down("z")]
 LACKING = [  # title, the upstreams, the one read, the one to read, and that if nobody waits
     ("the one that lacks the fewest", NO_B, "x", "y", "y"),
     ("the current one, if others lack as many", NO_A, "x", "x", "x"),
