@@ -79,7 +79,7 @@ def measure(
         RelayError: the source does not answer.
     """
     now_ms = kafka.clock.now_ms()
-    late = lag.waiting_before(snapshot, now_ms - lane.window.lag_target)
+    late = lag.late(snapshot, now_ms)
     lags = lag.measure(snapshot, late, _MOST_AGES)
     hidden = (
         hidden_copies.find(snapshot)
@@ -102,7 +102,7 @@ def measure(
             if (transaction.seconds(now_ms) or 0.0) * 1000 > lane.window.lag_target
         ],
         held=snapshot.held,
-        page=page_of(Look(snapshot, lags, 0, now_ms, hidden)),
+        page=page_of(Look(snapshot, lags, 0, now_ms, hidden, late)),
     )
 
 

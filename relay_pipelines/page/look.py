@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay_pipelines.model import TopicPartition
@@ -22,6 +22,7 @@ class Look:
 
     Args:
         hidden: what hides copies from the readers of the destination.
+        late: what waits for longer than its target; of very many, `lags` knows no age.
         config_differences: as they were when configurations were requested last.
     """
 
@@ -30,6 +31,7 @@ class Look:
     config_differences: int
     taken_ms: int
     hidden: Sequence[OpenTransaction] = ()
+    late: Collection[TopicPartition] = ()
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class Looker:
         snapshot = read_clusters.take_snapshot(self.sides, configs=configs, patient=False)
         if configs:
             self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))
-        lags = lag.measure(snapshot)
+        now_ms = self.sides.clock.now_ms()
+        late = lag.late(snapshot, now_ms)
+        lags = lag.measure(snapshot, late)
         hidden = hidden_copies.find(snapshot)
-        return Look(snapshot, lags, self._differences, self.sides.clock.now_ms(), hidden)
+        return Look(snapshot, lags, self._differences, now_ms, hidden, late)

@@ -146,10 +146,11 @@ def _judge(look: Look) -> tuple[State, list[str]]:
     if waiting and _stands_still(look, waiting):
         return State.NOT_COPYING, []
     commits = _Commits(look.snapshot.checkpoints)
+    names = {tp.topic for tp in look.late if tp not in held_back}
     late = {
         topic: _quiet_seconds(look, commits.of(topic), lag)
         for topic, lag in waiting.items()
-        if (lag.seconds or 0.0) > _target_seconds(look.snapshot.sides.mirror, topic)
+        if topic in names
     }
     stalled = [
         topic

@@ -14,7 +14,7 @@ from functools import partial
 from operator import itemgetter
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.positions import uncopied
 from relay_pipelines.protocol import batch
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -86,34 +86,38 @@ def total(lags: Iterable[PartitionLag]) -> PartitionLag:
     return PartitionLag(sum(lag.records for lag in found), oldest_seconds(found))
 
 
-def waiting_before(snapshot: ClusterSnapshot, before_ms: int) -> set[TopicPartition]:
-    """Return the topic-partitions with an uncopied record that waits since before a time.
+def late(snapshot: ClusterSnapshot, now_ms: int) -> set[TopicPartition]:
+    """Return the topic-partitions with an uncopied record that waits for longer than its target.
 
     What no look of this process decides, the source's time index does, by the records' timestamps.
     It asks for the first offset since that time, and reads no record.
 
     Args:
-        before_ms: milliseconds since the Unix epoch.
+        now_ms: milliseconds since the Unix epoch.
 
     Raises:
         RelayError: the source does not answer.
     """
-    looks = _learn(snapshot)
-    found, waiting = set(), {}
+    looks, window_of = _learn(snapshot), snapshot.sides.mirror.window_of
+    found: set[TopicPartition] = set()
+    waiting: defaultdict[int, dict[TopicPartition, OffsetRange]] = defaultdict(dict)
     for tp, offset_range in uncopied(snapshot.positions).items():
         if len(offset_range):
+            before_ms = now_ms - window_of(tp.topic).lag_target
             earliest_ms, latest_ms = looks[tp].arrival_ms(offset_range.start)
             if latest_ms < before_ms:
                 found.add(tp)
             elif earliest_ms < before_ms:
-                waiting[tp] = offset_range
+                waiting[before_ms][tp] = offset_range
     if not waiting:
         return found
-    ends = {tp: offset_range.end for tp, offset_range in waiting.items()}
     with snapshot.source_client("lag") as client:
-        ask = partial(client.first_offsets, before_ms, ends)
-        since = client.retry(ask, patient=False)
-    return found | {tp for tp, offset_range in waiting.items() if offset_range.start < since[tp]}
+        for before_ms, ranges in waiting.items():
+            ends = {tp: offset_range.end for tp, offset_range in ranges.items()}
+            ask = partial(client.first_offsets, before_ms, ends)
+            since = client.retry(ask, patient=False)
+            found |= {tp for tp, offset_range in ranges.items() if offset_range.start < since[tp]}
+    return found
 
 
 def waiting_since_ms(

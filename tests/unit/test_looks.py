@@ -13,12 +13,16 @@ from relay_pipelines.cli import main
 from relay_pipelines.errors import PermissionDeniedError, RetentionPassedError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster
+from relay_pipelines.page.held import State
+from relay_pipelines.page.look import Looker
+from relay_pipelines.page.page import page_of
 from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Spark
 from relay_pipelines.sides import Sides
+from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.read_clusters import take_snapshot
 from tests.support import commands
@@ -83,3 +87,20 @@ def test_a_look_at_what_is_new_holds_back_the_same(refused: World) -> None:
     held, free = (look(refused, configs=configs).held for configs in (True, False))
     assert list(held) == [AT]
     assert list(free) == list(held)
+
+
+@pytest.mark.parametrize("most_ages", [0, 1_000])
+def test_all_call_the_same_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_ages: int
+) -> None:
+    """Of very many topic-partitions that are behind, the ages of some are not asked for."""
+    world = World(tmp_path)
+    world.source.cluster_id = "source"
+    world.source.deleted = {checkpoint.TOPIC, ledger_topic.TOPIC}
+    world.copy(10)
+    monkeypatch.setattr(lag.measure, "__defaults__", ((), most_ages))
+    monkeypatch.setattr(lag, "_looks", {})
+    with served(source=world.source, destination=world.copies):
+        seen = Looker(Sides("m", world.mirror, Clock())).look()
+    assert seen.lags[AT].seconds is None or most_ages
+    assert page_of(seen).state is State.BEHIND

@@ -64,7 +64,13 @@ def look_at(
     decisions = [TopicDecision(topic, included=True, why="") for topic in topics]
     more = {"selected": Selected(decisions)} | changes
     snapshot = replace(snapshot_of("m", "one", topics, positions, MIRROR, checkpoints), **more)
-    return Look(snapshot, lags, 0, NOW, hidden or [])
+    window_of = snapshot.sides.mirror.window_of
+    late = [
+        place
+        for place, lag in lags.items()
+        if (lag.seconds or 0.0) * 1000 > window_of(place.topic).lag_target
+    ]
+    return Look(snapshot, lags, 0, NOW, hidden or [], late)
 
 
 def copied(topic: str) -> Position:
