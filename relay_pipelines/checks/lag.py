@@ -15,7 +15,6 @@ from relay_pipelines.output import page_view
 from relay_pipelines.output.formatting import open_transactions, plural, seconds
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import Page, page_of, page_unreachable
-from relay_pipelines.plan.positions import open_since
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot import hidden_copies, lag
@@ -29,39 +28,27 @@ class Lag:
     """How far a lane is behind.
 
     Args:
-        records: source offsets not yet copied, without those that wait for open transactions.
-        oldest_seconds: for how long the oldest found among them waits; 0 if there are none, None
-            if it is unknown.
+        page: of the lane, as `relay status` has one of the mirror.
         late: the topic-partitions of which a record waits for longer than the lag target. This is
             asked of all that have records waiting.
-        open_records: source offsets that wait for open transactions.
-        open_seconds: age of the oldest of these transactions; 0 if there is none.
+        held: what is not copied, and why.
         opened: the open transactions in words; empty if there is none.
         hidden_seconds: age of the oldest transaction that hides copies from readers.
         hidden: those from before the lag target.
-        held: what is not copied, and why.
-        page: of the lane, as `relay status` has one of the mirror.
     """
 
-    records: int
-    oldest_seconds: float | None
+    page: Page
     late: Collection[TopicPartition]
-    open_records: int
-    open_seconds: float
-    opened: str
     held: Mapping[TopicPartition, RelayError]
+    opened: str
     hidden_seconds: float
     hidden: Sequence[RelayError]
-    page: Page
 
     def __str__(self) -> str:
-        age = "of unknown age"
-        if self.oldest_seconds is not None:
-            age = f"the oldest for {seconds(self.oldest_seconds)}"
-        waiting = f"{plural(self.records, 'record')} waiting, {age}"
-        return "; ".join(
-            filter(None, [waiting if self.records else "nothing is waiting", self.opened])
-        )
+        records, oldest = self.page.lag.records, self.page.lag.seconds
+        age = "of unknown age" if oldest is None else f"the oldest for {seconds(oldest)}"
+        waiting = f"{plural(records, 'record')} waiting, {age}" if records else "nothing is waiting"
+        return "; ".join(filter(None, [waiting, self.opened]))
 
 
 def measure(
@@ -86,29 +73,24 @@ def measure(
         if of_mirror is None
         else hidden_copies.of_snapshot(of_mirror, snapshot)
     )
+    ages = [transaction.seconds(now_ms) or 0.0 for transaction in hidden]
     return Lag(
-        records=sum(found.records for found in lags.values()),
-        oldest_seconds=lag.oldest_seconds(lags.values()),
-        late=late,
-        open_records=sum(position.open_records for position in snapshot.positions),
-        open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
-        opened=open_transactions(snapshot.positions, now_ms),
-        hidden_seconds=max(
-            (transaction.seconds(now_ms) or 0.0 for transaction in hidden), default=0.0
-        ),
-        hidden=[
+        page_of(Look(snapshot, lags, 0, now_ms, hidden, late)),
+        late,
+        snapshot.held,
+        open_transactions(snapshot.positions, now_ms),
+        max(ages, default=0.0),
+        [
             transaction.error(snapshot.destination, now_ms)
-            for transaction in hidden
-            if (transaction.seconds(now_ms) or 0.0) * 1000 > lane.window.lag_target
+            for transaction, age in zip(hidden, ages, strict=True)
+            if age * 1000 > lane.window.lag_target
         ],
-        held=snapshot.held,
-        page=page_of(Look(snapshot, lags, 0, now_ms, hidden, late)),
     )
 
 
 def passes(lane: Lane, lag: Lag) -> bool:
     """Whether the lane meets its target and no guard holds anything back."""
-    is_open_too_long = lag.open_seconds * 1000 > lane.window.lag_target
+    is_open_too_long = (lag.page.opened.seconds or 0.0) * 1000 > lane.window.lag_target
     return not (lag.late or is_open_too_long or lag.held or lag.hidden)
 
 
@@ -161,14 +143,15 @@ def _words(lag: Lag) -> str:
 
 
 def _metadata(lane: Lane, lag: Lag) -> dict[str, Any]:
-    age = {} if lag.oldest_seconds is None else {"lag (seconds)": round(lag.oldest_seconds, 1)}
+    oldest, opened = lag.page.lag.seconds, lag.page.opened
+    age = {} if oldest is None else {"lag (seconds)": round(oldest, 1)}
     return {
         **_status(lag.page),
-        "lag (records)": lag.records,
+        "lag (records)": lag.page.lag.records,
         **age,
         "late (topic-partitions)": len(lag.late),
-        "open transaction (records)": lag.open_records,
-        "open transaction (seconds)": round(lag.open_seconds, 1),
+        "open transaction (records)": opened.records,
+        "open transaction (seconds)": round(opened.seconds or 0.0, 1),
         "hidden from readers (seconds)": round(lag.hidden_seconds, 1),
         "target (seconds)": lane.window.lag_target / 1000,
         "held back (topic-partitions)": len(lag.held),

@@ -99,14 +99,15 @@ class LaneTick:
         prune(instance, replace(lane, topics=self.share.topics), now)
         line = "; ".join([str(measured), *self.remarks, *requests.remarks])
         events: list[Event] = [*sources, *checks]
-        waiting = measured.records or measured.open_records or measured.held
+        page = measured.page
+        waiting = page.lag.records or page.opened.records or measured.held
         idle = not (request or waiting or self.remarks)
         return LanePlan(lane.name, events, cursor, request, measured.held, line, idle)
 
     def _checks(self, measured: lag.Lag, now: float) -> Found:
         """The lag on a change of a minute or after a while; the other checks on a change."""
         events, cursor = [], self.cursor.of_tick(self._lane, now)
-        passed, oldest = lag.passes(self._lane, measured), measured.oldest_seconds or 0.0
+        passed, oldest = lag.passes(self._lane, measured), measured.page.lag.seconds or 0.0
         held = _reasons(self._held_topics(measured))
         if (
             passed != cursor.lag_passed
