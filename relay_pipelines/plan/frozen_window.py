@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from operator import mul
 
 from relay_pipelines.formats import WINDOW
-from relay_pipelines.model import OffsetRange, TopicPartition, Window
+from relay_pipelines.model import OffsetRange, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,6 @@ class FrozenWindow:
     def records(self) -> int:
         """The number of offsets: of records, unless some were compacted away or aborted."""
         return sum(map(len, self.ranges))
-
-    def windows(self, topics: Collection[str]) -> list[Window]:
-        """One window for each of these topics that the key covers, even if nothing is new in it."""
-        grouped = groupby(self.ranges, key=lambda offset_range: offset_range.topic_partition.topic)
-        return [Window(topic, tuple(ranges)) for topic, ranges in grouped if topic in topics]
 
     def part(self, topics: Collection[str]) -> FrozenWindow | None:
         """The same window of some topics alone; None if it has none of them."""

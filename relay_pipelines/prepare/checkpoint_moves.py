@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from relay_pipelines.errors import FencedError
 from relay_pipelines.ledger import ledger_topic
@@ -17,19 +17,55 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-def move_checkpoint(
-    client: ClusterClient,
-    snapshot: ClusterSnapshot,
-    moved: Checkpoint,
-    gap: LedgerEntry,
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A checkpoint that moves without a copy: somebody has decided where the copy goes on.
+
+    Args:
+        after: the checkpoint from then on, as of `Checkpoint.decided`.
+        why: what was decided; the ledger entry says it.
+        lost: the source offsets that are given up. Without any, the entry may begin a generation:
+            earlier entries no longer count then.
+        copies_end: the destination offset before which nothing is the mirror's from now on; None
+            for that after its copies.
+    """
+
+    after: Checkpoint
+    why: str
+    lost: OffsetRange | None = None
+    copies_end: int | None = None
+
+    @property
+    def entry(self) -> LedgerEntry:
+        """Its ledger entry, not yet linked."""
+        after, end = self.after, self.copies_end
+        source = self.lost or OffsetRange(after.source, after.next_offset, after.next_offset)
+        if end is None:
+            end = after.end_in(after.destination) or 0
+        return LedgerEntry(
+            mirror=after.mirror,
+            source=source,
+            destination=OffsetRange(after.destination, end, end),
+            records=0,
+            size_bytes=0,
+            batches=0,
+            reencoded=0,
+            skipped={str(Skipped.LOST): len(source)} if len(source) else {},
+            digest=f"{0:08x}",
+            producer_id=-1,
+            upstream=after.upstream,
+            window="",
+            run_id=after.run_id,
+            committed_at_ms=after.committed_at_ms,
+            gap=self.why,
+        )
+
+
+def move_checkpoint(client: ClusterClient, snapshot: ClusterSnapshot, move: Move) -> bool:
     """Commit a checkpoint in place of the snapshot's, under the id that owns it.
 
     Every task at work there is fenced. A checkpoint that has changed since the snapshot, or that
     another id owns by now, is left alone.
-
-    Args:
-        gap: as `gap_entry` returns it.
 
     Returns:
         Whether it was moved.
@@ -38,8 +74,9 @@ def move_checkpoint(
         FencedError: another driver or task has taken the id over at the same time.
         RelayError: the destination does not answer, or refuses.
     """
-    before, ends = snapshot.checkpoints.get(moved.source), snapshot.state.ends
-    return replace_checkpoint(client, snapshot.owner_of(moved.source), before, ends, moved, gap)
+    source, state = move.after.source, snapshot.state
+    owner, before = snapshot.owner_of(source), state.checkpoints.get(source)
+    return replace_checkpoint(client, owner, before, state.ends, move.after, move.entry)
 
 
 def replace_checkpoint(
@@ -124,41 +161,5 @@ def resume_at(
     """
     before = checkpoint_before(snapshot, position)
     moved = before.decided(client.clock.now_ms(), offset, anew=True, fingerprint=None)
-    if not move_checkpoint(client, snapshot, moved, gap_entry(moved, why, copies_end=copies_end)):
+    if not move_checkpoint(client, snapshot, Move(moved, why, copies_end=copies_end)):
         raise FencedError("the checkpoint has changed meanwhile")
-
-
-def gap_entry(
-    moved: Checkpoint,
-    why: str,
-    lost: OffsetRange | None = None,
-    copies_end: int | None = None,
-) -> LedgerEntry:
-    """Return the ledger entry of a checkpoint that is moved without a copy.
-
-    Args:
-        lost: the source offsets that are given up. Without any, the entry may begin a generation:
-            earlier entries no longer count then.
-        copies_end: the destination offset before which nothing is the mirror's from now on; None
-            for that after its copies.
-    """
-    source = lost or OffsetRange(moved.source, moved.next_offset, moved.next_offset)
-    if copies_end is None:
-        copies_end = moved.end_in(moved.destination) or 0
-    return LedgerEntry(
-        mirror=moved.mirror,
-        source=source,
-        destination=OffsetRange(moved.destination, copies_end, copies_end),
-        records=0,
-        size_bytes=0,
-        batches=0,
-        reencoded=0,
-        skipped={str(Skipped.LOST): len(source)} if len(source) else {},
-        digest=f"{0:08x}",
-        producer_id=-1,
-        upstream=moved.upstream,
-        window="",
-        run_id=moved.run_id,
-        committed_at_ms=moved.committed_at_ms,
-        gap=why,
-    )

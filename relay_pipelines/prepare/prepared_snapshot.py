@@ -26,8 +26,8 @@ from relay_pipelines.plan.owners import start_id
 from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import (
+    Move,
     checkpoint_before,
-    gap_entry,
     move_checkpoint,
     without_logs,
 )
@@ -157,8 +157,7 @@ def _accept_loss(
     lost = losses(position)
     moved = _moved_checkpoint(snapshot, position, lost[0], client.clock.now_ms())
     why = "; ".join(loss.what for loss in lost)
-    gap = gap_entry(moved, why, _gap(position, lost[0]))
-    return move_checkpoint(client, snapshot, moved, gap)
+    return move_checkpoint(client, snapshot, Move(moved, why, _gap(position, lost[0])))
 
 
 def _moved_checkpoint(

@@ -15,7 +15,7 @@ from relay_pipelines.errors import DestinationTopicLostError, FencedError, Relay
 from relay_pipelines.model import Checkpoint, OffsetRange, Policy, TopicPartition
 from relay_pipelines.plan.blockers import Blocker, losses, unknown_beginning
 from relay_pipelines.plan.positions import Position
-from relay_pipelines.prepare.checkpoint_moves import gap_entry, move_checkpoint, without_logs
+from relay_pipelines.prepare.checkpoint_moves import Move, move_checkpoint, without_logs
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_UNCOMMITTED
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -187,7 +187,7 @@ def execute(snapshot: ClusterSnapshot, resets: Sequence[Reset]) -> Iterator[tupl
             moved = _moved(snapshot, reset, reset.checkpoint, client.clock.now_ms())
             # its policy says what was decided: no offset means anything else than before
             why = "" if reset.decides_only else f"`relay reset --to-{reset.to}`: it {reset.what}"
-            move = partial(move_checkpoint, client, snapshot, moved, gap_entry(moved, why))
+            move = partial(move_checkpoint, client, snapshot, Move(moved, why))
             # a task with several ranges takes an id back once
             is_moved = client.retry(move, also=(FencedError,))
             yield reset, is_moved

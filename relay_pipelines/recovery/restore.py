@@ -34,7 +34,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.hops import with_own_hops
 from relay_pipelines.plan.owners import MOVE_SCOPE, own_id, present_owner, shared_id, topic_scope
 from relay_pipelines.prepare import topics
-from relay_pipelines.prepare.checkpoint_moves import gap_entry, replace_checkpoint
+from relay_pipelines.prepare.checkpoint_moves import Move, replace_checkpoint
 from relay_pipelines.protocol.client import (
     EARLIEST,
     READ_COMMITTED,
@@ -150,7 +150,7 @@ def _commit(client: ClusterClient, restore: Restore) -> bool:
         return False
     state, source = restore.state, restore.source
     owner = present_owner(restore.name, source, state.owners, is_copied=True)
-    gap = gap_entry(restore.after, ENTRIES_LOST) if restore.act is Act.NOTED else None
+    gap = Move(restore.after, ENTRIES_LOST).entry if restore.act is Act.NOTED else None
     before = state.checkpoints.get(source)
     return replace_checkpoint(client, owner, before, state.ends, restore.after, gap)
 

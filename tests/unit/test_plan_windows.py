@@ -167,14 +167,10 @@ class TestFrozenWindow:
         version = importlib.metadata.version("relay_pipelines")
         wordings.check("window: of a newer one", str(caught.value).replace(version, "VERSION"))
 
-    def test_has_a_window_for_each_requested_topic(self):
-        """Idle topics have one, too, so that Dagster's grid of topics and windows has no gaps."""
+    def test_its_topics_and_records(self):
+        """Idle topics count, so that Dagster's grid of topics and windows has no gaps."""
         assert FROZEN.topics == ["a.b", "idle", "z"]
         assert FROZEN.records == 7
-        assert FROZEN.windows({"a.b", "idle", "unknown"}) == [
-            Window("a.b", FROZEN.ranges[:2]),
-            Window("idle", FROZEN.ranges[2:3]),
-        ]
 
     @pytest.mark.parametrize(
         ("later", "taken"),
