@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines import errors
-from relay_pipelines.model import BY_DRIVER, Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.model import BY_DRIVER, Checkpoint, Cluster, OffsetRange, TopicPartition
 from relay_pipelines.output import json_output, page_view
 from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
@@ -22,6 +22,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import Selected
 from relay_pipelines.snapshot.lag import PartitionLag
+from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 from scripts import reference
 from tests.support.config_files import SIDES
 from tests.support.doc_blocks import ROOT
@@ -203,6 +204,7 @@ class TestHeld:
 
 OPENED = replace(copied("a"), high_watermark=150, open_since_ms=NOW - 9_000)
 SILENT = UpstreamVerdict("two", eligible=False, healthy=False, why="silent")
+NO_SECOND = UpstreamSelection(Cluster("one", ("a:1",)), "", verdicts=(SILENT,))
 UP_TO_DATE: Any = [copied("a")], {}, {"a": 1}
 PAGES = {
     "a healthy mirror": page_of(look_at([waiting("a")], {"a": 4.0}, {"a": 3.0})),
@@ -212,7 +214,7 @@ PAGES = {
     "what is held back stands first": page_of(
         look_at([recreated("a"), waiting("b")], {"a": 30}, {"b": 3})
     ),
-    "an upstream cannot be read": page_of(look_at(*UP_TO_DATE, verdicts=[SILENT])),
+    "an upstream cannot be read": page_of(look_at(*UP_TO_DATE, selection=NO_SECOND)),
     "an outage has no numbers": page_unreachable("m", errors.SourceError("no answer"), NOW, 0),
 }
 
