@@ -18,7 +18,7 @@ from relay_pipelines.snapshot.recent_configs import TopicConfigs
 from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 from tests.support.config_files import SIDES
 
-MIRROR = Mirror.model_validate(SIDES)
+MIRROR = Mirror.model_validate(SIDES | {"destination": {"bootstrap_servers": "b:1"}})
 
 
 def plan_of(

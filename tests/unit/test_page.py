@@ -185,13 +185,13 @@ class TestHeld:
         assert (first.reason, first.lag) == ("OpenTransaction", PartitionLag(50, 700))
         assert "--bootstrap-server a:1 find-hanging --topic a --partition 0" in first.command
         assert (second.reason, second.lag) == ("HiddenCopies", PartitionLag(4, 700))
-        assert "--bootstrap-server b:1 find-hanging" in second.command
+        assert "--bootstrap-server 127.0.0.1:1 find-hanging" in second.command
 
     @pytest.mark.parametrize(
         ("producer", "then"),
         [
-            ("x", "kafka-transactions.sh --bootstrap-server b:1 abort"),
-            ("", "kafka-transactions.sh --bootstrap-server b:1 abort"),
+            ("x", "kafka-transactions.sh --bootstrap-server 127.0.0.1:1 abort"),
+            ("", "kafka-transactions.sh --bootstrap-server 127.0.0.1:1 abort"),
             ("relay.m.main/1", "the page 'RelayHiddenCopies' of the documentation says how to end"),
         ],
     )

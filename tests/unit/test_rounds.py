@@ -133,7 +133,9 @@ class Others(SleepingClock):
     def looks(self, run_id: str, committed: float, *, count: int = 1, news: bool = True) -> str:
         checkpoint = SimpleNamespace(run_id=run_id, committed_at_ms=1000 * committed)
         snapshot: Any = SimpleNamespace(
-            checkpoints={FIRST: checkpoint}, targets={FIRST.topic}, run_ends=self.ends
+            checkpoints={FIRST: checkpoint},
+            targets={FIRST.topic},
+            state=SimpleNamespace(run_ends=self.ends),
         )
         said = ""
         for _ in range(count):
