@@ -250,6 +250,8 @@ def test_copies_under_an_earlier_name_are_refused(cluster: Cluster, topic: str) 
     looped = snapshot(f"{topic}.*", "later.{topic}")
     accepted = looped.accepted_topics.values()
     assert [topic.target.topic for topic in accepted] == [later], "the others go on"
-    assert re.search(f"topic '{there}' at upstream .* is a copy of", str(looped.facts.refused[there]))
+    assert re.search(
+        f"topic '{there}' at upstream .* is a copy of", str(looped.facts.refused[there])
+    )
     denied = snapshot(f"{topic}.*", "later.{topic}", deny=[there])
     assert [to.topic for to in denied.targets.values()] == [later]
