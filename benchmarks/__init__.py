@@ -14,6 +14,7 @@ looks              that of looks at a mirror: status, exporter, plan, until Spar
 attestations       that of `relay attest`
 group_offsets      that of moving and following consumer groups
 schema_ids         that of comparing the schemas of copied records
+comparing          that of comparing two clusters
 moves              that of a move: rehearsal, fence, cut and the way back
 definitions        that of Dagster's definitions
 state              the cost of reading a mirror's state as another one grows: run on its own

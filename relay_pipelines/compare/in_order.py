@@ -238,23 +238,19 @@ class InOrder:
         same = same_records(source, destination, _AT_ONCE)
         if not same:
             return 0
-        ones, others = (
-            [record.offset for record in side.records[start : start + same]]
-            for side, start in ((source, one), (destination, other))
-        )
         if destination.is_append_time:
             self.found.untimed += same
-        self._match_all(ones, others)
+        ones, others = (
+            side.records[start : start + same]
+            for side, start in ((source, one), (destination, other))
+        )
+        first, last = (ones[0].offset, others[0].offset), (ones[-1].offset, others[-1].offset)
+        if last[0] - first[0] == last[1] - first[1] == same - 1:  # offsets without a hole
+            self._match(*first, same, same, last)
+            return same
+        for here, there in zip(ones, others, strict=True):
+            self._match(here.offset, there.offset, 1, 1, (here.offset, there.offset))
         return same
-
-    def _match_all(self, ones: Sequence[int], others: Sequence[int]) -> None:
-        """Note records that are the same, by their offsets."""
-        count = len(ones)
-        if ones[-1] - ones[0] == others[-1] - others[0] == count - 1:
-            self._match(ones[0], others[0], count, count, (ones[-1], others[-1]))
-            return
-        for one, other in zip(ones, others, strict=True):
-            self._match(one, other, 1, 1, (one, other))
 
     def _match(self, one: int, other: int, records: int, run: int, last: tuple[int, int]) -> None:
         self.found.same += records

@@ -1,10 +1,13 @@
 """`relay compare` finds every difference that an independent reader finds, and no other."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.compare.pairs import (
@@ -16,12 +19,15 @@ from relay_pipelines.compare.pairs import (
     Align,
 )
 from relay_pipelines.compare.request import Place
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.compare.result import Compared
+from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import Clusters, opened, write_transaction
 from tests.support.commands import relay_here
-from tests.support.comparing import Two, numbered
+from tests.support import independent
+from tests.support.comparing import Two, compared, numbered
 from tests.support.consumers import commit
-from tests.support.independent import Record, delete_before
+from tests.support.independent import Record, delete_before, ends, records_of, until
+from tests.support.mirrormaker import CHECKPOINTS, MirrorMaker
 from tests.support.odd_records import CODECS, ODD
 
 RECORDS = numbered(40)
@@ -281,3 +287,48 @@ def test_the_command_needs_no_relay_yaml(sides: Clusters, tmp_path: Path) -> Non
     same = relay_here(tmp_path, "compare", *named)
     assert same.returncode == 2
     assert "would be compared with itself" in same.stderr
+
+
+def _end(cluster: Cluster, at: TopicPartition) -> int:
+    try:
+        return ends(cluster, [at])[at]
+    except KafkaException:  # the topic is not there yet
+        return 0
+
+
+@pytest.mark.long(minutes=3.0, downloads=True)
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_a_mirror_by_mirrormaker(sides: Clusters, tmp_path: Path, *, exactly_once: bool) -> None:
+    """Killed in the middle: exactly once, it is the same; else, it has what it has copied twice.
+
+    A group that it has translated goes on before what it has not read, or exactly there.
+    """
+    two = Two(sides)
+    at, to = (TopicPartition(f"{way}{two.topic}", 0) for way in ("", "source."))
+    two.write(0, *(numbered(100, first) for first in range(0, 20_000, 100)))
+    group, target = f"{two.topic}-group", (sides[1], to)
+    commit(sides[0], group, at, 7_000)
+    mirror = MirrorMaker(*sides, two.topic, tmp_path, exactly_once=exactly_once)
+    with mirror:
+        until(lambda: _end(*target) > 3_000, "a third", 60)
+        mirror.kill()
+        half = compared(sides, two.topic, rename=(("(.*)", r"source.\1"),))
+        assert half.exit_code == 1, half.findings
+        mirror.start()
+        until(lambda: numbered(1, 19_999)[0] in records_of(*target), "the rest", 60)
+        translated = {"groups": group, "checkpoints": CHECKPOINTS}
+        admin = AdminClient(independent.client(sides[1]))
+        until(lambda: CHECKPOINTS in admin.list_topics(timeout=30).topics, "checkpoints")
+
+        def judged() -> Compared | None:
+            found = compared(sides, two.topic, rename=(("(.*)", r"source.\1"),), **translated)
+            return found if len(found.found[0].judged) > 1 else None
+
+        both = until(judged, "a checkpoint of the group", 60, 2.0)
+    (found,) = both.found
+    here, there = Counter(records_of(sides[0], at)), Counter(records_of(*target))
+    assert ((here - there).total(), found.numbers["missing"]) == (0, 0)
+    assert found.numbers["duplicated"] == (there - here).total()
+    assert bool(found.numbers["duplicated"]) is not exactly_once
+    assert found.same == 20_000
+    assert [each.skips for each in found.judged] == [0, 0]
