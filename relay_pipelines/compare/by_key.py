@@ -41,6 +41,7 @@ from relay_pipelines.compare.pairs import (
     TRIMMED_AT_SOURCE,
     Align,
     Found,
+    JudgedCommit,
     Log,
     Pair,
 )
@@ -298,6 +299,8 @@ def merged(parts: Sequence[KeysFound]) -> Found:
         else:
             found.note(MISSING, (TopicPartition(topic, partition), offset), None)
     found.runs.sort()
+    unknown = "records are compared by key, which maps no offsets"
+    found.judged = [JudgedCommit(commit, unknown=unknown) for commit in found.pair.commits]
     return found
 
 

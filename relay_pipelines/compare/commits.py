@@ -1,7 +1,7 @@
 """What groups have committed on both sides, as they say, or as MirrorMaker 2's checkpoints do.
 
-A checkpoint's key is group, topic and partition; its value is a version, the source's offset, the
-destination's, and a text (KIP-382, `Checkpoint.java`).
+The key of a checkpoint is group, topic at the destination, and partition; its value is a version,
+the source's offset, the destination's, and a text (KIP-382, `Checkpoint.java`).
 """
 
 from __future__ import annotations
@@ -48,9 +48,16 @@ def commits_of(
         for tp, commit in _of_groups(source, destination, request.groups, wanted):
             found[tp].append(commit)
     if request.checkpoints:
-        for (group, tp), offsets in _checkpoints(destination, request.checkpoints).items():
-            if tp.topic in wanted:
-                found[tp].append(Commit(group, *offsets, request.checkpoints))
+        sources = {to.topic: name for name, to in wanted.items()}
+        for (group, copy), offsets in _checkpoints(destination, request.checkpoints).items():
+            if copy.topic in sources:
+                tp = TopicPartition(sources[copy.topic], copy.partition)
+                found[tp].append(Commit(group, tp, *offsets, request.checkpoints))
+    if not found and (request.groups or request.checkpoints):
+        raise ConfigError(
+            "no group has committed anything in these topics",
+            remedy="name other groups or topics, or leave out --groups and --checkpoints",
+        )
     return found
 
 
@@ -74,7 +81,7 @@ def _of_groups(
             if tp.topic in wanted:
                 copy = there.get(group, {}).get(wanted[tp.topic].of(tp))
                 place = -1 if copy is None else copy.offset
-                found.append((tp, Commit(group, commit.offset, place, ITSELF)))
+                found.append((tp, Commit(group, tp, commit.offset, place, ITSELF)))
     return found
 
 

@@ -172,7 +172,7 @@ class _Tail:
 
 
 Seen = Callable[[Log, Collection[bytes]], Mapping[bytes, int]]
-"""Returns the first offset in a whole log of each digest that it has."""
+"""Returns the first offset of each digest in a log, a little before and after its range, too."""
 
 
 class InOrder:
@@ -293,13 +293,15 @@ class InOrder:
             for index in indices:
                 if not (begins and index < limit and self._is_trimmed(kind)):
                     self._wait(kind, digest(contents[index], self.fields), offsets[index])
-        for one, other in aligned.same:
-            self._match(here[one], there[other], 1, 1, (here[one], there[other]))
-            found.untimed += TIMESTAMP not in self.fields
         for one, other in aligned.moved:
             self._note_moved(here[one], there[other])
-        for one, other in aligned.changed:
-            self._wait_changed(ones[one], others[other], here[one], there[other])
+        changed = set(aligned.changed)
+        for one, other in sorted((*aligned.same, *aligned.changed)):
+            if (one, other) in changed:
+                self._wait_changed(ones[one], others[other], here[one], there[other])
+                continue
+            self._match(here[one], there[other], 1, 1, (here[one], there[other]))
+            found.untimed += TIMESTAMP not in self.fields
         source.at, destination.at = len(ones), len(others)
 
     def _wait_changed(self, one: Content, other: Content, here: int, there: int) -> None:
@@ -457,7 +459,7 @@ class InOrder:
             self.found.judged.append(self._judged(commit, count))
 
     def _judged(self, commit: Commit, count: Callable[[int, int], int]) -> JudgedCommit:
-        judged = JudgedCommit(commit, self._at)
+        judged = JudgedCommit(commit)
         if commit.destination < 0:
             return replace(judged, unknown="it has committed nothing at the destination")
         if not self._from.range.start <= commit.source <= self._from.range.end:
@@ -534,7 +536,7 @@ def compare_in_order(
     def seen(log: Log, digests: Collection[bytes]) -> dict[bytes, int]:
         client = clients[0] if log is source else clients[1]
         places: dict[bytes, int] = {}
-        with closing(fetches(client, log.whole, throttle)) as lists:
+        with closing(fetches(client, log.around, throttle)) as lists:
             side = Side(lists)
             while side.fill():
                 for record, content in zip(side.records, side.contents, strict=True):

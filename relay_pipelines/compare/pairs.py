@@ -22,6 +22,7 @@ MANY_OF_ONE_KEY = "one key has too many records to compare them in order"
 SHUFFLED_BYTES = 64 << 20
 """Rows of more, which sort by key, go through Spark's shuffle."""
 _RUNS = 10_000
+_NEAR_OFFSETS = 1 << 17
 
 
 class Align(StrEnum):
@@ -68,6 +69,12 @@ class Log:
         return OffsetRange(self.topic_partition, self.low, self.end)
 
     @property
+    def around(self) -> OffsetRange:
+        """The range with what is near it, where records of the other side may be, too."""
+        start, end = self.range.start - _NEAR_OFFSETS, self.range.end + _NEAR_OFFSETS
+        return OffsetRange(self.topic_partition, max(self.low, start), min(self.end, end))
+
+    @property
     def is_whole(self) -> bool:
         """Whether all of it is compared."""
         return (self.range.start, self.range.end) == (self.low, self.end)
@@ -83,10 +90,12 @@ class Commit:
     """What a group goes on with on both sides, as somebody says.
 
     Args:
+        where: the source topic-partition.
         by: who says it: the group itself, or a topic of checkpoints.
     """
 
     group: str
+    where: TopicPartition
     source: int
     destination: int
     by: str
@@ -97,14 +106,12 @@ class JudgedCommit:
     """What becomes of a group that goes on at the destination.
 
     Args:
-        where: the source topic-partition.
         expected: the destination offset of the first record that it has not read; -1 if unknown.
         rereads, skips: how many records it reads again, or never.
         unknown: why that cannot be said; empty if it can.
     """
 
     commit: Commit
-    where: TopicPartition
     expected: int = -1
     rereads: int = 0
     skips: int = 0

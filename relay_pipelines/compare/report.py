@@ -40,7 +40,7 @@ def group_table(compared: Compared) -> Table | None:
     cells = [
         (
             each.commit.group,
-            str(each.where),
+            str(each.commit.where),
             *map(count, (each.commit.source, each.commit.destination)),
             count(each.expected) if each.expected >= 0 else "",
             each.commit.by,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -82,7 +83,14 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
         )
         commits = commits_of(source, destination, request, wanted)
         finding = _Finding(compared, (source, destination), request, commits)
+        sources = Counter(wanted.values())
         for name, to in wanted.items():
+            if name not in here:
+                raise source.retriable(f"{name} was deleted on {source.cluster} meanwhile")
+            if sources[to] > 1:
+                what = f"several topics are copied to {to}, which nothing tells apart"
+                compared.unpaired.append(Finding(Kind.UNREADABLE, name, Severity.ERROR, what))
+                continue
             finding.pair(here[name], there.get(to.topic), to)
         return compared
 
@@ -190,6 +198,8 @@ class _Finding:
         if there is None:
             self._note(here.name, f"the destination has no topic {to.topic!r}")
             return
+        if not here.logs:
+            raise ConfigError(f"{here.name} has no partition {self.request.partition}")
         align, why = self._align(here, there, to)
         if why:
             rule = "as a set of records" if align is Align.SET else "key by key"
@@ -209,6 +219,8 @@ class _Finding:
         if asked in {Align.KEY, Align.SET}:
             return asked, "that is asked for"
         is_compacted = here.compacts or there.compacts
+        if asked is Align.AUTO and to.partition is not None and len(here.logs) > 1:
+            return Align.KEY, "they go to one partition"
         if asked is Align.AUTO and to.partition is None:
             known = {_partition(log) for log in here.logs}
             other = {_partition(log) for log in there.logs if len(log.whole)}
@@ -246,7 +258,7 @@ class _Finding:
             if hidden := here.hidden.get(log.topic_partition):
                 self.compared.hidden[f"{log.topic_partition}: {HIDDEN}"] = hidden
         size_bytes = here.size_bytes(ranges[0]) + there.size_bytes(ranges[1])
-        commits = self.commits.get(sources[0].topic_partition, ()) if len(sources) == 1 else ()
+        commits = [each for log in sources for each in self.commits.get(log.topic_partition, ())]
         self.compared.pairs.append(
             Pair(
                 here.name,

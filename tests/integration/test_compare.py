@@ -4,12 +4,15 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.verdict import State
+from relay_pipelines.compare import pairs
 from relay_pipelines.compare.pairs import (
     BEYOND_THE_END,
     ELSEWHERE,
@@ -20,10 +23,11 @@ from relay_pipelines.compare.pairs import (
 )
 from relay_pipelines.compare.request import Place
 from relay_pipelines.compare.result import Compared
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import Clusters, opened, write_transaction
-from tests.support.commands import relay_here
 from tests.support import independent
+from tests.support.commands import relay_here
 from tests.support.comparing import Two, compared, numbered
 from tests.support.consumers import commit
 from tests.support.independent import Record, delete_before, ends, records_of, until
@@ -332,3 +336,36 @@ def test_a_mirror_by_mirrormaker(sides: Clusters, tmp_path: Path, *, exactly_onc
     assert bool(found.numbers["duplicated"]) is not exactly_once
     assert found.same == 20_000
     assert [each.skips for each in found.judged] == [0, 0]
+
+
+def test_in_spark(sides: Clusters, local_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks find what this process finds, also where rows go through the shuffle."""
+    two, spread = Two(sides), Two(sides, 2, 3)
+    two.write(0, RECORDS)
+    two.write(1, RECORDS[:7], RECORDS[8:])
+    for partition in (0, 1):
+        some = [each for each in RECORDS if _number(each) % 2 == partition]
+        spread.write(0, some, to=partition)
+    _spread(spread, [*RECORDS[:9], *RECORDS[10:], RECORDS[20]], 3)
+    for each in (two, spread):
+        here = each.compare()
+        with monkeypatch.context() as patch:
+            patch.setattr(spark_job, "_WITHOUT_SPARK_BYTES", 0)
+            patch.setattr(pairs, "SHUFFLED_BYTES", 1)
+            there = each.compare(session=lambda: local_session)
+        assert there.found == here.found
+        assert there.exit_code == 4
+
+
+def test_what_is_not_there_is_not_passed(sides: Clusters) -> None:
+    two = Two(sides)
+    two.write(0, RECORDS)
+    independent.create(sides[0], f"{two.topic}-not", 1)
+    gone = compared(sides, f"{two.topic}-not")
+    assert (gone.exit_code, gone.verdict.state) == (4, State.DIFFERS)
+    with pytest.raises(ConfigError, match="has no partition 7"):
+        two.compare(partition=7)
+    with pytest.raises(ConfigError, match=r"no topic of .* matches 'none'"):
+        compared(sides, "none")
+    with pytest.raises(ConfigError, match=r"no group of .* matches 'none'"):
+        two.compare(groups="none")

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from relay_pipelines.api import compare_clusters
+from relay_pipelines.compare.comparing import compare, settings_of
 from relay_pipelines.compare.pairs import KINDS
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.sides import Sides
 from tests.copying import KEPT, Clusters
 from tests.support import independent
 from tests.support.independent import CREATE_TIME, Record
@@ -62,6 +64,15 @@ class Two:
 
 
 def compared(sides: Clusters, topics: str, **asked: Any) -> Compared:
-    """Compare topics of two clusters, as the command does."""
+    """Compare topics of two clusters, as the command does.
+
+    Args:
+        asked: of the request; or `session`, which returns a Spark session.
+    """
     source, destination = (",".join(cluster.bootstrap_servers) for cluster in sides)
-    return compare_clusters(CompareRequest(source, destination, (topics,), **asked))
+    session = asked.pop("session", None)
+    request = CompareRequest(source, destination, (topics,), **asked)
+    if session is None:
+        return compare_clusters(request)
+    ((name, mirror),) = settings_of(request).mirrors.items()
+    return compare(Sides(name, mirror), request, session)
