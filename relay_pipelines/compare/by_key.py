@@ -39,12 +39,12 @@ from relay_pipelines.compare.pairs import (
     OUT_OF_ORDER,
     TRIMMED_AT_DESTINATION,
     TRIMMED_AT_SOURCE,
-    Align,
     Found,
     JudgedCommit,
     Log,
     Pair,
 )
+from relay_pipelines.compare.request import Align
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
@@ -109,7 +109,11 @@ def _packed(content: Sequence[Any], flags: int) -> bytes:
     made = _NOTHING if value is None else digest(content, (VALUE,))
     packed = _CONTENT.pack(timestamp, flags, made)
     if headers:
-        named = [(name, digest(header, (1,)).hex()) for header in headers for name in header[:1]]
+        named = [
+            (name, digest(("", None, *header[1:]), (VALUE,)).hex())
+            for header in headers
+            for name in header[:1]
+        ]
         packed += json.dumps(named).encode()
     return packed
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
+from struct import Struct
 from typing import Any, NamedTuple
 
 from relay_pipelines.audit.comparison import Side, are_same, first_field, same_records, untimed
@@ -23,7 +25,6 @@ from relay_pipelines.compare.alignment import (
     Alignment,
     align,
     anchors,
-    by,
     changed_fields,
 )
 from relay_pipelines.compare.pairs import (
@@ -49,6 +50,8 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.reader import FetchedSpan, read
 
+_INT = Struct(">q")
+_NULL = _INT.pack(-1)
 _WINDOWS = (64, 512, 4_096)
 _WINDOW_BYTES = 16 << 20
 _AT_ONCE = 1 << 20
@@ -90,25 +93,23 @@ def fetches(client: ClusterClient, offsets: OffsetRange, throttle: Throttle | No
 
 def digest(content: Content, fields: Sequence[int]) -> bytes:
     """Return what is the same only for records that are the same in these fields."""
-    made = blake2b(digest_size=16)
-    for part in _parts(by(content, fields)):
-        size = -1 if part is None else len(part)
-        made.update(size.to_bytes(8, "big", signed=True) + (part or b""))
-    return made.digest()
+    parts: list[bytes] = []
+    for each in fields:
+        value = content[each]
+        if each == HEADERS:
+            parts.append(_INT.pack(len(value)))
+            for name, header in value:
+                parts += _sized(name.encode("utf-8", "surrogateescape")) + _sized(header)
+        elif each == TIMESTAMP:
+            parts.append(_INT.pack(value))
+        else:
+            parts += _sized(value)
+    return blake2b(b"".join(parts), digest_size=16).digest()
 
 
-def _parts(value: Any) -> Iterator[bytes | None]:
-    """Yield the bytes in nested tuples, with their structure."""
-    if isinstance(value, tuple):
-        yield len(value).to_bytes(4, "big")
-        for each in value:
-            yield from _parts(each)
-    elif isinstance(value, str):
-        yield value.encode("utf-8", "surrogateescape")
-    elif isinstance(value, int):
-        yield value.to_bytes(8, "big", signed=True)
-    else:
-        yield value
+def _sized(value: bytes | None) -> tuple[bytes, ...]:
+    """Return a value after its length, which tells neighbours apart, and null from empty."""
+    return (_NULL,) if value is None else (_INT.pack(len(value)), value)
 
 
 class _Changed(NamedTuple):
@@ -482,23 +483,21 @@ def look_far(
     left = _FAR_LOOKS
 
     def search(side: Side, other: Side, client: ClusterClient, log: Log) -> int | None:
-        """Return the offset in the log of `side` with the next record of `other`."""
+        """Return where the log of `side`, later on, has a record of the window of `other`."""
         wanted = {tuple(content[:HEADERS]) for content in other.contents}
         times = [record.timestamp for record in other.records if record.timestamp >= 0]
         if not times or side.is_append_time or other.is_append_time:
             return None
-        tp, start = log.topic_partition, side.records[-1].offset + 1
-        by_time = client.list_offsets([tp], min(times), READ_COMMITTED)[tp]
-        start = max(start, by_time)
-        if start >= log.range.end:
-            return None
+        tp, head = log.topic_partition, side.records[0].offset
+        ask = partial(client.list_offsets, [tp], min(times), READ_COMMITTED)
+        start = max(head, client.retry(ask)[tp])
         offsets = OffsetRange(tp, start, min(log.range.end, start + _FAR_RECORDS))
         with closing(fetches(client, offsets, None)) as lists:
             ahead = Side(lists)
             while ahead.fill():
                 for record, content in zip(ahead.records, ahead.contents, strict=True):
                     if tuple(content[:HEADERS]) in wanted:
-                        return int(record.offset)
+                        return int(record.offset) if record.offset > head else None
                 ahead.at = len(ahead.contents)
         return None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from relay_pipelines.audit.comparison import Difference
+from relay_pipelines.compare.request import Align
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 
 MISSING, EXTRA, DUPLICATED = "missing", "extra", "duplicated"
@@ -23,15 +23,6 @@ SHUFFLED_BYTES = 64 << 20
 """Rows of more, which sort by key, go through Spark's shuffle."""
 _RUNS = 10_000
 _NEAR_OFFSETS = 1 << 17
-
-
-class Align(StrEnum):
-    """How records of both sides find each other."""
-
-    AUTO = "auto"
-    ORDER = "order"
-    KEY = "key"
-    SET = "set"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from relay_pipelines.audit.request import parse_time
-from relay_pipelines.compare.pairs import Align
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.request import asked
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _OWN = "compare"
+
+
+class Align(StrEnum):
+    """How records of both sides find each other."""
+
+    AUTO = "auto"
+    ORDER = "order"
+    KEY = "key"
+    SET = "set"
 
 
 class Place(NamedTuple):

@@ -10,8 +10,8 @@ from functools import partial
 from relay_pipelines.audit.retention import is_compacted
 from relay_pipelines.compare.commits import commits_of
 from relay_pipelines.compare.in_order import record_at
-from relay_pipelines.compare.pairs import HIDDEN, Align, Commit, CompareJob, Log, Pair
-from relay_pipelines.compare.request import CompareRequest, Place
+from relay_pipelines.compare.pairs import HIDDEN, Commit, CompareJob, Log, Pair
+from relay_pipelines.compare.request import Align, CompareRequest, Place
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.finding import Finding, Kind, Severity

@@ -21,12 +21,12 @@ from relay_pipelines.compare.by_key import GROUP_BYTES, ByKey, KeysFound, compar
 from relay_pipelines.compare.in_order import compare_in_order
 from relay_pipelines.compare.pairs import (
     SHUFFLED_BYTES,
-    Align,
     CompareJob,
     Found,
     Log,
     Pair,
 )
+from relay_pipelines.compare.request import Align
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.errors import RelayError
 from relay_pipelines.protocol.client import (

@@ -19,9 +19,8 @@ from relay_pipelines.compare.pairs import (
     HIDDEN,
     TRIMMED_AT_DESTINATION,
     TRIMMED_AT_SOURCE,
-    Align,
 )
-from relay_pipelines.compare.request import Place
+from relay_pipelines.compare.request import Align, Place
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, TopicPartition
