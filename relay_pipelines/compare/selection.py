@@ -215,10 +215,11 @@ class _Finding:
 
     def _align(self, here: _Topic, there: _Topic, to: Target) -> tuple[Align, str]:
         """Return how to compare, and why partitions do not matter; empty if they do."""
-        asked = self.request.align
+        asked, is_compacted = self.request.align, here.compacts or there.compacts
+        if asked is Align.SET and is_compacted:
+            return Align.KEY, "it is compacted, so that later records of a key tell what is gone"
         if asked in {Align.KEY, Align.SET}:
             return asked, "that is asked for"
-        is_compacted = here.compacts or there.compacts
         if asked is Align.AUTO and to.partition is not None and len(here.logs) > 1:
             return Align.KEY, "they go to one partition"
         if asked is Align.AUTO and to.partition is None:

@@ -1,0 +1,131 @@
+"""Whatever another tool has done, a comparison's numbers are those of both multisets."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_pipelines.audit.comparison import Side
+from relay_pipelines.compare import by_key, in_order
+from relay_pipelines.compare.by_key import ByKey, merged
+from relay_pipelines.compare.in_order import InOrder, digest
+from relay_pipelines.compare.pairs import Found, Log, Pair
+from relay_pipelines.compare.request import Align
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.reader import FetchedSpan
+from relay_pipelines.protocol.records import Record
+from tests.support.fetched_spans import batch, span
+
+AT = TopicPartition("t", 0)
+Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+FEW = st.tuples(
+    st.integers(1, 3),
+    st.sampled_from([None, b"a", b"b"]),
+    st.sampled_from([None, b"", b"x", b"y"]),
+    st.sampled_from([(), (("h", b"1"),), (("h", None),)]),
+)
+EDITS = st.lists(
+    st.tuples(
+        st.sampled_from(["delete", "repeat", "insert", "change", "move"]), st.integers(0, 99), FEW
+    ),
+    max_size=5,
+)
+
+
+def edited(records: Sequence[Content], edits: Sequence[tuple[str, int, Content]]) -> list[Content]:
+    """Do to records what tools do that copy at least once, or by a script."""
+    made = list(records)
+    for edit, number, other in edits:
+        at, to = number % (len(made) + 1), number * 7 % (len(made) + 1)
+        if edit == "delete":
+            del made[at : at + 1 + number % 3]
+        elif edit == "repeat":
+            made[to:to] = made[at : at + 1 + number % 5]
+        elif edit == "insert":
+            made.insert(at, other)
+        elif edit == "change" and at < len(made):
+            made[at] = (*made[at][:2], *other[2:])
+        elif edit == "move":
+            some = made[at : at + 1 + number % 4]
+            del made[at : at + 1 + number % 4]
+            made[to:to] = some
+    return made
+
+
+def log(records: Sequence[Content], size: int) -> tuple[list[list[FetchedSpan]], int]:
+    """Batches of so many records, with an offset between them that holds none."""
+    spans, end = [], 0
+    for start in range(0, len(records), size):
+        some = records[start : start + size]
+        made = [Record(n, *each[:3], list(each[3])) for n, each in enumerate(some)]
+        spans.append([span(batch(made, end))])
+        end += len(some) + 1
+    return spans, end
+
+
+def pair(source: int, destination: int, align: Align) -> Pair:
+    logs = (Log(OffsetRange(AT, 0, end), 0, end) for end in (source, destination))
+    here, there = logs
+    return Pair("t", (here,), (there,), align, 1)
+
+
+def assert_exact(found: Found, source: Sequence[Content], destination: Sequence[Content]) -> None:
+    """No difference is invented, and none is passed over."""
+    here, there, numbers = Counter(source), Counter(destination), found.numbers
+    alone = numbers["missing"] + numbers["changed"] + found.not_compared.total()
+    assert alone == (here - there).total()
+    added = numbers["extra"] + numbers["duplicated"] + numbers["changed"]
+    assert added == (there - here).total()
+    both = found.same + numbers["out of order"]
+    assert both == (here & there).total()
+
+
+@given(st.lists(FEW, max_size=40), EDITS, st.integers(1, 9), st.integers(1, 9))
+def test_in_order(
+    source: list[Content], edits: list[tuple[str, int, Content]], size: int, other_size: int
+) -> None:
+    destination = edited(source, edits)
+    (here, end), (there, other_end) = log(source, size), log(destination, other_size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_order, "_WINDOWS", (4, 8))
+        patch.setattr(in_order, "_MOST_CHANGED", 1 << 16)
+        comparing = InOrder(
+            pair(end, other_end, Align.ORDER), Side(here), Side(there), lambda *_: None
+        )
+        comparing.compare()
+
+        def seen(_: Log, digests: Collection[bytes]) -> dict[bytes, int]:
+            known = {digest(content, comparing.fields): 0 for content in source}
+            return {each: known[each] for each in digests if each in known}
+
+        found = comparing.judge(seen)
+    assert_exact(found, source, destination)
+    assert (not found.numbers and not found.not_compared) == (source == destination)
+
+
+@given(st.lists(FEW, max_size=40), EDITS, st.sampled_from([Align.KEY, Align.SET]))
+def test_by_key(source: list[Content], edits: list[tuple[str, int, Content]], align: Align) -> None:
+    """The order of records of other keys, and of those without one, does not count."""
+    destination = edited(source, edits)
+    rows = [
+        by_key._group(content, by_key=align is Align.KEY)
+        + by_key._PLACE.pack(side, 0, offset)
+        + by_key._packed(content, 0)
+        for side, records in enumerate((source, destination))
+        for offset, content in enumerate(records)
+    ]
+    one = pair(len(source), len(destination), align)
+    found = merged([ByKey(one).compare(sorted(rows))])
+    assert_exact(found, source, destination)
+    if align is Align.SET:
+        assert not found.numbers["out of order"]
+    ordered = [
+        [[each for each in records if each[1] == key] for key in (b"a", b"b")]
+        for records in (source, destination)
+    ]
+    is_ordered = align is Align.SET or ordered[0] == ordered[1]
+    same = Counter(source) == Counter(destination) and is_ordered
+    assert (not found.numbers and not found.not_compared) == same
