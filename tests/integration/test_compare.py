@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+import relay_pipelines as relay
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.compare import pairs
@@ -368,3 +370,25 @@ def test_what_is_not_there_is_not_passed(sides: Clusters) -> None:
         compared(sides, "none")
     with pytest.raises(ConfigError, match=r"no group of .* matches 'none'"):
         two.compare(groups="none")
+
+
+def test_a_check_of_an_asset(sides: Clusters) -> None:
+    """It passes if all was compared and is the same, and says what it has found."""
+    two = Two(sides)
+    for side in (0, 1):
+        two.write(side, RECORDS)
+    source, destination = (",".join(cluster.bootstrap_servers) for cluster in sides)
+    request = relay.CompareRequest(source, destination, (two.topic,))
+    check = relay.compare_check("orders", request)
+    definitions = dg.Definitions([dg.AssetSpec("orders")], asset_checks=[check])
+    job = definitions.resolve_implicit_global_asset_job_def()
+    found = []
+    for copies in ([], RECORDS[:2]):
+        two.write(1, *([copies] if copies else []))
+        with dg.DagsterInstance.ephemeral() as instance:
+            run = dg.Definitions(
+                [orders], asset_checks=[check]
+            ).resolve_implicit_global_asset_job_def()
+            (evaluation,) = run.execute_in_process(instance=instance).get_asset_check_evaluations()
+        found.append((evaluation.passed, evaluation.metadata["duplicated"].value))
+    assert found == [(True, 0), (False, 2)]
