@@ -386,9 +386,6 @@ def test_a_check_of_an_asset(sides: Clusters) -> None:
     for copies in ([], RECORDS[:2]):
         two.write(1, *([copies] if copies else []))
         with dg.DagsterInstance.ephemeral() as instance:
-            run = dg.Definitions(
-                [orders], asset_checks=[check]
-            ).resolve_implicit_global_asset_job_def()
-            (evaluation,) = run.execute_in_process(instance=instance).get_asset_check_evaluations()
+            (evaluation,) = job.execute_in_process(instance=instance).get_asset_check_evaluations()
         found.append((evaluation.passed, evaluation.metadata["duplicated"].value))
     assert found == [(True, 0), (False, 2)]
