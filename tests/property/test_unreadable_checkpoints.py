@@ -304,6 +304,20 @@ def other(tmp_path: Path) -> World:
     return world
 
 
+@pytest.mark.parametrize("key", [b"n/a/0/pinned", b"n/a/pinned", b"n/pinned", b"n/a/b/c/0"])
+def test_a_kind_of_record_that_a_later_version_writes(other: World, key: bytes) -> None:
+    """Its mirror is refused; others go on, because checkpoints alone say where copies are."""
+    put(other.copies, checkpoint.TOPIC, encode(*checkpoint.to_record(COMMITTED)))
+    put(other.copies, checkpoint.TOPIC, encode(key, b'{"version":103,"why":"?"}', 0))
+    with other.answering(), ClusterClient(DESTINATION, DestinationError) as client:
+        found = read_state(client)
+        with pytest.raises(UnsupportedError, match=r"by relay_pipelines 1\.3 or later; this is"):
+            found.of("n")
+        assert found.of("m").checkpoints == {COMMITTED.source: COMMITTED}
+        wanted = {TopicPartition(name, 0): TopicPartition(name, 0) for name in ("z", "a")}
+        assert not shared_destinations.refusals(client, client.metadata(), "m", wanted)
+
+
 @pytest.mark.parametrize(("value", "what"), UNREADABLE)
 def test_nothing_is_copied_to_where_another_mirror_may_have_copied(
     other: World, value: bytes, what: str

@@ -1,0 +1,232 @@
+"""What a release has written is read by this version, continued and audited; and the mirror image.
+
+`make.py` has made the bytes, by the release itself.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from confluent_kafka.admin import ResourceType
+from dagster import DagsterInstance
+from pyspark.errors import PySparkException
+
+from relay_pipelines.dataframe.stream_offsets import StreamOffsets
+from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger.checkpoint import StateKind
+from relay_pipelines.ledger.statement import read_statement
+from relay_pipelines.local_kafka import LocalCluster
+from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.orchestration import naming, window_log
+from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.sensors import health
+from relay_pipelines.sensors.source_events import MirrorCursor
+from relay_pipelines.settings.topics import WindowSettings
+from relay_pipelines.windows.cut import FailedTopics
+from relay_pipelines.windows.failed_windows import FailedWindows
+from tests.orchestration.in_process_environment import (
+    InProcessEnvironment,
+    failure,
+    line_of,
+    shared,
+    succeeded,
+)
+from tests.support import commands, independent, segments, wheel
+from tests.support.commands import configured, error_line, ran, relay_here
+from tests.upgrade import make, next_version
+from tests.upgrade.make import FAILING, MIRROR, MOVING, TOPICS
+
+RELEASES = sorted(path.parent for path in make.FOLDER.glob("*/disks.tar.xz"))
+RECORDS: dict[StateKind, type] = {
+    StateKind.CHECKPOINT: Checkpoint,
+    StateKind.START: checkpoint.StartRecord,
+    StateKind.OWNER: checkpoint.OwnerRecord,
+    StateKind.CREATED: checkpoint.CreatedRecord,
+    StateKind.ENDED: checkpoint.RunEndsRecord,
+    StateKind.MOVE: MoveRecord,
+}
+"""What `make.py` writes: a doubt and a quarantine need a source that goes wrong."""
+LANE = Lane(MIRROR, naming.MAIN, WindowSettings(), (*TOPICS, FAILING))
+NEWER = "was written by relay_pipelines 1.3 or later; this is"
+CALL = "import sys; from relay_pipelines.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture(scope="module", params=RELEASES, ids=lambda path: path.name)
+def release(request: pytest.FixtureRequest) -> Path:
+    """The folder of a release."""
+    found: Path = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def left(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the release has left, unpacked."""
+    return make.unpacked(release, tmp_path_factory.mktemp("left"))
+
+
+def stored(left: Path, topic: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the records of a topic of ours, by Kafka's protocol guide."""
+    for at in checkpoint.homes(topic):
+        for batch in segments.batches(left / "destination", at):
+            for record in () if batch.is_control else batch.decompressed().records:
+                assert record.key is not None
+                assert record.value is not None
+                yield record.key, record.value
+
+
+@pytest.mark.quick
+def test_every_record_is_read(left: Path) -> None:
+    """Each kind of record of the topic of checkpoints, and each entry of the ledger."""
+    found: Counter[StateKind] = Counter()
+    for key, value in stored(left, checkpoint.TOPIC):
+        parsed = checkpoint.parse(key)
+        found[parsed.kind] += 1
+        checkpoint.record_of(RECORDS[parsed.kind], parsed, value)
+    assert found.keys() == RECORDS.keys()
+    entries = [
+        ledger_topic.record_at(key, value, checkpoint.home(ledger_topic.TOPIC, key), 0).entry
+        for key, value in stored(left, ledger_topic.TOPIC)
+    ]
+    assert {entry.mirror.partition("@")[0] for entry in entries} == {
+        *(MIRROR, MOVING, f"{MIRROR}.replay")
+    }
+
+
+@pytest.mark.quick
+def test_what_is_outside_of_kafka_is_read(release: Path, left: Path) -> None:
+    """Dagster's database, a statement, and the checkpoint folder of a stream."""
+    statement = read_statement(release / "statement.jsonl")
+    assert statement.mirror == MIRROR
+    assert statement.records.keys() == statement.heads.keys()
+    (*_, offsets) = (left / "stream" / "offsets" / "0").read_text().splitlines()
+    assert StreamOffsets.from_json(json.loads(offsets)).next
+    cursors = json.loads((left / "cursors.json").read_text())
+    assert MirrorCursor.load(cursors["planner"]).lanes.keys() == {naming.MAIN}
+    assert health._Cursor.load(cursors["health"]).healthy == {"a": True}
+    with DagsterInstance.local_temp(str(left / "dagster")) as instance:
+        keys = instance.get_dynamic_partitions(naming.plans_name(MIRROR, naming.MAIN))
+        plans = [window_log.find(instance, LANE, key, TOPICS) for key in keys]
+        assert len([plan for plan in plans if plan and plan.records]) == 3
+        assert FailedWindows(instance, LANE)._load().keys() == {FAILING}
+        tags = [run.tags for run in instance.get_runs() if naming.TAG_FAILED_TOPICS in run.tags]
+        assert any(FailedTopics.load(each).failed == {FAILING: 1} for each in tags)
+
+
+@pytest.fixture(scope="module")
+def brokers(left: Path) -> Iterator[tuple[LocalCluster, LocalCluster]]:
+    """Both clusters, with what is on their disks."""
+    with make.clusters(left) as found:
+        yield found
+
+
+@pytest.fixture
+def env(
+    left: Path, brokers: tuple[LocalCluster, LocalCluster], local_spark: Any
+) -> Iterator[InProcessEnvironment]:
+    """The mirror of the release, and its Dagster."""
+    with make.environment(left, *brokers) as found, shared(local_spark.session):
+        yield found
+
+
+def assert_all_copied(env: InProcessEnvironment) -> None:
+    """Compare each topic-partition of both sides with another client."""
+    for topic in TOPICS:
+        for partition in range(2):
+            at, to = TopicPartition(topic, partition), TopicPartition(f"eu.{topic}", partition)
+            independent.assert_equal(
+                independent.records_of(env.source.cluster(), at),
+                independent.records_of(env.destination.cluster(), to),
+            )
+
+
+def said(env: InProcessEnvironment, *arguments: str) -> str:
+    """Return the error line of a command that this version must refuse."""
+    done = relay_here(env.config, *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return error_line(done)
+
+
+def test_this_version_goes_on_and_a_later_one_after_it(
+    env: InProcessEnvironment,
+    release: Path,
+    left: Path,
+    brokers: tuple[LocalCluster, LocalCluster],
+    local_session: Any,
+    tmp_path: Path,
+) -> None:
+    """It plans, copies, checks and audits; then it refuses what the later one has written."""
+    goes_on(env, release, left, local_session)
+    moving = make.moving(left, *brokers)
+    assert "is fenced since" in make.succeeded(moving, "move", "status")
+    make.succeeded(moving, "move", "back", "--execute")
+    later = wheel.environment(next_version.written(tmp_path / "later"))
+
+    def as_later(*arguments: str) -> str:
+        command = [sys.executable, "-c", CALL, "--config", str(env.config), *arguments]
+        done = ran(*command, env=later, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    make.fill(env, "later")
+    as_later("run", "--stop-at-end")
+    as_later("audit", "--level", "full")
+    as_later("audit", "--against", str(release / "statement.jsonl"))
+    as_later("attest", "--output", str(tmp_path / "later.jsonl"))
+    assert_all_copied(env)
+    is_refused(env, tmp_path, local_session)
+    make.fill(env, "last")
+    as_later("run", "--stop-at-end")
+    assert_all_copied(env)
+
+
+def goes_on(env: InProcessEnvironment, release: Path, left: Path, spark: Any) -> None:
+    """Continue with what the release has left: its window, its stream, what it could not copy."""
+    copies, kind = env.destination.cluster(), ResourceType.TOPIC
+    independent.configure(copies, kind, f"eu.{FAILING}", max_message_bytes=5000)
+    cursor = json.loads((left / "cursors.json").read_text())["planner"]
+    (request,) = env.tick(cursor).run_requests or ()
+    succeeded(env.job(str(request.job_name), tags=request.tags))
+    assert_all_copied(env)
+    assert FailedWindows(env.instance, LANE)._load() == {}, "what failed is complete"
+    (key, *_) = env.windows(FAILING)
+    planned = env.windows(TOPICS[0])[-1]
+    succeeded(env.materialize(TOPICS[0], planned))
+    assert key in env.materialized(FAILING)
+    make.succeeded(env.config, "audit", "--level", "full")
+    make.succeeded(env.config, "audit", "--against", str(release / "statement.jsonl"))
+    make.succeeded(env.config, "attest", "--output", str(left / "again.jsonl"))
+    new = make.streamed(spark, env.config, left / "stream")
+    assert sorted(new) == sorted(
+        f"planned {TOPICS[0]} {partition} {each}" for partition in range(2) for each in range(20)
+    )
+
+
+def is_refused(env: InProcessEnvironment, folder: Path, spark: Any) -> None:
+    """See that nothing is written, and that another mirror goes on."""
+    written = [*checkpoint.homes(checkpoint.TOPIC), *checkpoint.homes(ledger_topic.TOPIC)]
+    written += [TopicPartition(f"eu.{topic}", number) for topic in TOPICS for number in range(2)]
+    before = independent.ends(env.destination.cluster(), written)
+    for arguments in (["run", "--stop-at-end"], ["plan"], ["audit"]):
+        assert f"a record of {checkpoint.TOPIC} {NEWER}" in said(env, *arguments), arguments
+    assert f"a record of {ledger_topic.TOPIC} {NEWER}" in said(env, "attest")
+    ledger = spark.read.format("relay").option("config", str(env.config)).option("what", "ledger")
+    with pytest.raises(PySparkException, match=NEWER):
+        ledger.load().collect()
+    with pytest.raises(dg.Failure, match=NEWER):
+        env.tick()
+    assert NEWER in failure(env.run()), "a session ends with the line"
+    assert NEWER in line_of(env.health()), "the upstreams are looked at all the same"
+    assert f"the statement {folder / 'later.jsonl'} {NEWER}" in said(
+        env, "audit", "--against", str(folder / "later.jsonl")
+    )
+    assert independent.ends(env.destination.cluster(), written) == before
+    section = commands.mirror(
+        env.source.cluster(), env.destination.cluster(), "orders", topics={"rename": "own.{topic}"}
+    )
+    make.succeeded(configured(folder, {"own": section}), "run", "--stop-at-end")
