@@ -52,7 +52,7 @@ def findings_of(found: Found) -> Iterator[Finding]:
     if found.error:
         yield Finding(Kind.UNREADABLE, where, Severity.ERROR, found.error)
     for why, number in found.not_compared.items():
-        yield warning(Kind.NOT_VERIFIED, where, f"{number:,} records were not compared: {why}")
+        yield warning(Kind.NOT_VERIFIED, where, f"not compared: {number:,} ({why})")
     if found.bounded:
         text = "there are too many differences to tell apart all that is missing or extra from what"
         yield warning(Kind.NOT_VERIFIED, where, f"{text} is out of order or duplicated")
@@ -160,7 +160,11 @@ class Compared:
     def verdict(self) -> Verdict:
         """What was found, with what it rests on."""
         found = judge(self.tally, self.findings)
-        return replace(found, why=NOTHING) if found.state is State.NOTHING else found
+        if found.tally.records:
+            return found
+        if found.state is State.NOTHING:
+            return replace(found, why=NOTHING)
+        return replace(found, why=UNREADABLE) if found.state is State.FAILED else found
 
     @property
     def exit_code(self) -> int:

@@ -278,6 +278,10 @@ class _Finding:
         now_ms = self.clients[0].clock.now_ms()
         places = self.request.start, self.request.until
         start, until = (place and (place.moment_ms(now_ms) or 0) for place in places)
+        if all(map(_is_time, places)) and (start or 0) >= (until or 0):
+            raise ConfigError(
+                "the time span ends before it begins", remedy="give an end later than the start"
+            )
         return start, until
 
     def _from(self, log: Log) -> Log:
@@ -309,6 +313,10 @@ class _Finding:
         )
         first, last = cut.range.start, cut.range.end
         if start is not None and start.offset is not None:
+            if start.offset > here.end:
+                raise ConfigError(
+                    f"{tp} ends at offset {here.end}", remedy="give a smaller offset to --from"
+                )
             first = min(max(start.offset, here.low), here.end)
             start_ms = self._time_at(tp, first, here.end)
         if until is not None and until.offset is not None:

@@ -364,6 +364,9 @@ def test_what_is_not_there_is_not_passed(sides: Clusters) -> None:
     independent.create(sides[0], f"{two.topic}-not", 1)
     gone = compared(sides, f"{two.topic}-not")
     assert (gone.exit_code, gone.verdict.state) == (4, State.DIFFERS)
+    for places in ((Place(offset=99), None), (Place(ago_ms=1_000), Place(ago_ms=5_000))):
+        with pytest.raises(ConfigError, match="ends"):
+            two.compare(partition=0, start=places[0], until=places[1])
     with pytest.raises(ConfigError, match="has no partition 7"):
         two.compare(partition=7)
     with pytest.raises(ConfigError, match=r"no topic of .* matches 'none'"):
