@@ -58,7 +58,7 @@ _AT_ONCE = 1 << 20
 _MOST_WAITING = 1 << 19
 _MOST_CHANGED = 1 << 16
 _FAR_RECORDS = 1 << 17  # from where the time index leads
-_FAR_LOOKS = 16
+_FAR_LOOKS = 16  # that find nothing
 
 Fetches = Generator[list[FetchedSpan], None, None]
 Content = Sequence[Any]
@@ -390,20 +390,26 @@ class InOrder:
         self._skip_to(self._from.range.start, self._to.range.end)
         if source.fill():
             self._tail.first = source.peek().offset
-        while source.fill() or source.batch:
+        while source.fill():
             for record, content in zip(
                 source.records[source.at :], source.contents[source.at :], strict=True
             ):
-                # only what comes too late for its partner, or is after what was asked for
-                if self._last_source < 0 and self._is_trimmed(MISSING):
-                    continue
-                if self._extra.count or not self._to.is_whole:
-                    self._wait(MISSING, digest(content, self.fields), record.offset)
-                else:
-                    self._tail.records += 1
+                if self._last_source >= 0 or not self._is_trimmed(MISSING):
+                    self._take_late(content, record.offset)
             source.at = len(source.contents)
             while source.batch is not None and self._tail.records and not self._extra.count:
                 self._tail.records += source.skip_batch()
+
+    def _take_late(self, content: Content, offset: int) -> None:
+        """Take a source record after all of the destination's: its like may have come too early."""
+        if not self._to.is_whole:
+            self._wait(MISSING, digest(content, self.fields), offset)
+            return
+        partner = self._extra.take(digest(content, self.fields)) if self._extra.count else None
+        if partner is None:
+            self._tail.records += 1
+        else:
+            self._note_moved(offset, partner)
 
     def judge(self, seen: Seen) -> Found:
         """Name what is left without a partner, and judge the commits."""
@@ -415,7 +421,7 @@ class InOrder:
         for content, offsets in extra.items():
             original = originals.get(content)
             if original is None:
-                last_extra = max(last_extra, offsets[-1])
+                last_extra = max(last_extra, *offsets)
                 for offset in offsets:
                     self._note_alone(EXTRA, offset)
             elif self._from.range.start <= original < self._from.range.end:
@@ -505,12 +511,14 @@ def look_far(
         nonlocal left
         if not left:
             return None
-        left -= 1
         here = search(source, destination, clients[0], pair.sources[0])
         if here is not None:
             return here, destination.peek().offset
         there = search(destination, source, clients[1], pair.destinations[0])
-        return None if there is None else (source.peek().offset, there)
+        if there is None:
+            left -= 1
+            return None
+        return source.peek().offset, there
 
     return far
 
