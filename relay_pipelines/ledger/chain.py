@@ -91,6 +91,7 @@ class Chain:
             nothing else vouches for them.
         expired: how many entries retention has removed from the beginning.
         lost: how many entries are lost before one that says so: `relay restore` has committed it.
+        gone_ms: when the newest of these was committed.
     """
 
     topic_partition: TopicPartition
@@ -98,6 +99,22 @@ class Chain:
     records: list[LedgerRecord] = field(default_factory=list)
     expired: int = 0
     lost: int = 0
+    gone_ms: int = 0
+
+    def gone_since(self, since_ms: int | None) -> int:
+        """Return how many entries are gone; 0 if all of them were committed before a time."""
+        return self.expired + self.lost if self.gone_ms >= (since_ms or 0) else 0
+
+
+def gone_before(oldest: LedgerEntry | None, head: LedgerHead) -> tuple[int, int]:
+    """Return how many entries are missing before the oldest one left, and when the last was made.
+
+    Args:
+        oldest: None if none is left.
+    """
+    if oldest is None:
+        return head.number, head.committed_at_ms
+    return oldest.number - 1, oldest.previous_at_ms
 
 
 @dataclass(slots=True)
@@ -128,20 +145,20 @@ class Links:
         is_its = self._head and (self._head.number, self._head.hash) == (head.number, head.hash)
         return bool(is_its) and self.is_unbroken
 
-    def expired(self, checkpoint: Checkpoint, kept_since_ms: int) -> int | None:
-        """Return how many entries retention has removed.
+    def chain(self, known: Checkpoint, kept_since_ms: int) -> Chain | None:
+        """Return the chain of a checkpoint without its entries.
 
         None if `verify_chain`, which keeps the entries, would find a break.
         """
-        head = checkpoint.ledger_head
-        missing, removed_at_ms = head.number, head.committed_at_ms
-        if self._oldest and self._newest:
+        if self._newest:
             says = self._newest.source.end, self._newest.generation
-            is_its = says == (checkpoint.next_offset, checkpoint.generation)
-            if not (is_its and self.end_at(head)):
+            is_its = says == (known.next_offset, known.generation)
+            if not (is_its and self.end_at(known.ledger_head)):
                 return None
-            missing, removed_at_ms = self._oldest.number - 1, self._oldest.previous_at_ms
-        return missing if not missing or removed_at_ms < kept_since_ms else None
+        gone, gone_ms = gone_before(self._oldest, known.ledger_head)
+        if gone and gone_ms >= kept_since_ms:
+            return None
+        return Chain(known.source, expired=gone, gone_ms=gone_ms)
 
 
 def tampered(mirror: str, breaks: Sequence[ChainBreak]) -> TamperedError:
@@ -287,14 +304,12 @@ def verify_chain(
         return chain
     _walk_back(chain, records, head)
     chain.breaks += _moved(records, chain.records)
-    oldest = chain.records[0].entry if chain.records else None
-    missing = head.number if oldest is None else oldest.number - 1
-    removed_at_ms = head.committed_at_ms if oldest is None else oldest.previous_at_ms
-    if removed_at_ms < kept_since_ms and not chain.lost:
-        chain.expired = missing
-    elif missing > chain.lost:
-        first = chain.records[0] if chain.records else None
-        chain.breaks.append(_missing(tp, 1, missing, None, first))
+    first = chain.records[0] if chain.records else None
+    gone, chain.gone_ms = gone_before(first.entry if first else None, head)
+    if chain.gone_ms < kept_since_ms and not chain.lost:
+        chain.expired = gone
+    elif gone > chain.lost:
+        chain.breaks.append(_missing(tp, 1, gone, None, first))
     return chain
 
 

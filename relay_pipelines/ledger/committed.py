@@ -14,7 +14,7 @@ from functools import partial
 
 from relay_pipelines.errors import ConfigError, DataLossError
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.chain import VouchedEntries
+from relay_pipelines.ledger.chain import VouchedEntries, gone_before
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, LedgerReader, by_time, read_checkpoints
 from relay_pipelines.ledger.verified import read_unbroken
@@ -114,9 +114,7 @@ class _Wanted:
         Args:
             records: those that are left, oldest first.
         """
-        gone, gone_ms = head.number, head.committed_at_ms
-        if records:
-            gone, gone_ms = records[0].entry.number - 1, records[0].entry.previous_at_ms
+        gone, gone_ms = gone_before(records[0].entry if records else None, head)
         if gone and gone_ms >= self.since_ms:
             raise ConfigError(
                 f"the ledger no longer has the time {self.time} of topic {tp.topic!r}",

@@ -151,9 +151,12 @@ class StateTable:
             return ((key, _decoded(record, key, value)) for key, value in rows[kind].items())
 
         checkpoints: dict[TopicPartition, Checkpoint] = {}
-        for key, value in (rows[StateKind.CHECKPOINT] | rows[StateKind.NONE]).items():
+        for key, value in rows[StateKind.CHECKPOINT].items():
             with suppress(TamperedError) if only_readable else nullcontext():
                 checkpoints[key.source] = _checkpoint(key, value)
+        for key, value in rows[StateKind.NONE].items():
+            with suppress(TamperedError):  # nobody looks for it, unless a newer relay wrote it
+                _checkpoint(key, value)
         starts = {key.topic: start for key, start in records(StateKind.START, StartRecord)}
         began = starts.pop("", None) is not None
         reasons = records(StateKind.QUARANTINE, QuarantineRecord)

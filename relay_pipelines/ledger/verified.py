@@ -221,7 +221,7 @@ def made_of_ledger(
     Args:
         has: of which source topic-partitions.
         make: takes the entries, those of a chain in order; it may be called again.
-        since_ms: only what was committed since; what is before counts as expired, too.
+        since_ms: only what was committed since, and perhaps some entries of before.
 
     Returns:
         What was made, and the ledger, whose chains need not have their entries.
@@ -267,7 +267,7 @@ def _made_of_chains(
     for tp, known in checkpoints.items():
         if has(tp):
             kept_ms = max(kept_since_ms(reader.kept, name, tp), since_ms or 0)
-            if (found := links[name, tp].expired(known, kept_ms)) is None:
+            if (whole := links[name, tp].chain(known, kept_ms)) is None:
                 return None
-            chains[tp] = Chain(tp, expired=found)
+            chains[tp] = whole
     return made, VerifiedLedger(name, client.cluster_id, chains, checkpoints)

@@ -72,14 +72,14 @@ def verify_chain(
     is_whole = head is not None and not chain.breaks and not chain.lost
     end = records[-1].entry.source.end if records else 0
     committed_last = replace(Checkpoint.initial("m", AT, TO, end), ledger_head=head or CHAIN_START)
-    expired = None if head is None else links.expired(committed_last, kept_since_ms)
-    assert expired == (chain.expired if is_whole else None)
+    followed = None if head is None else links.chain(committed_last, kept_since_ms)
+    assert followed == (replace(chain, records=[]) if is_whole else None)
     further, later = (
         replace(committed_last, next_offset=end + 1),
         replace(committed_last, generation=1),
     )
     for other in (further, later) if records else ():
-        assert links.expired(other, kept_since_ms) is None
+        assert links.chain(other, kept_since_ms) is None
     if is_whole:
         assert len(chain.records) == len(records)
     return chain

@@ -140,6 +140,15 @@ def test_a_key_that_no_mirror_writes_has_replaced_no_checkpoint(key: bytes, valu
     assert (found.checkpoints, found.unreadable) == ([COMMITTED], [])
 
 
+@pytest.mark.parametrize("key", [b"m/a/07", b"m/a/0/more", b"m/a"])
+def test_a_key_that_no_mirror_writes_holds_no_topic_back(key: bytes) -> None:
+    """Nobody looks for it, and `relay restore` could not mend it; a newer relay may mean it."""
+    for value in (b"garbage", VALUE):
+        assert read((KEY, VALUE), (key, value)).of("m").checkpoints == {AT: COMMITTED}
+    with pytest.raises(UnsupportedError, match="by a newer"):
+        read((KEY, VALUE), (key, NEWER)).of("m")
+
+
 OTHER = TopicPartition("b", 0)
 MISPLACED = [
     (Key("m", StateKind.START, "a"), StartRecord("n", "a", {}, "upstream", {}, 0)),

@@ -193,6 +193,25 @@ def test_copies_that_others_have_replaced_were_not_looked_at(tmp_path: Path, *, 
     assert dict(+found.not_looked_at) == {reading.REPLACED: 5}
 
 
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("since", "gone"), [pytest.param(0, 1, id="of the time"), pytest.param(1, 0, id="before it")]
+)
+def test_entries_of_the_time_that_are_gone_are_counted(
+    tmp_path: Path, since: int, gone: int, *, full: bool
+) -> None:
+    """Those from before the date are nobody's concern."""
+    world = World(tmp_path)
+    world.copy(10)
+    gone_ms = chains(world.copies)[AT].records[0].entry.committed_at_ms
+    world.expire(lambda entry: entry.number == 1)
+    later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
+    request = SchemasRequest(full=full, since_ms=gone_ms + since)
+    with world.answering(), patch.object(Clock, "now_ms", lambda _: later_ms):
+        found = [*reading.read_ids(Sides("m", world.mirror, Clock()), request)]
+    assert sum(each.entries_gone for each in found) == gone
+
+
 @pytest.mark.parametrize(
     ("kept", "records", "says"),
     [
