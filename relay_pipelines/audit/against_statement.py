@@ -52,7 +52,6 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
 
     Raises:
         ConfigError: it is no statement, or one of another mirror or cluster.
-        RelayError: the destination does not answer, or refuses.
     """
     statement = read_statement(path)
     attested = [record.entry for records in statement.records.values() for record in records]

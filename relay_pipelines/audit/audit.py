@@ -364,14 +364,13 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     Raises:
         ConfigError: the ledger does not have what is to be audited.
         TamperedError: a record of the ledger is no entry.
-        RelayError: a cluster does not answer, or refuses.
     """
     if request.level is Level.SAMPLE and not request.seed:
         request = replace(request, seed=default_seed(sides.clock))
     ledger = read_verified_ledger(sides)
     level, reads = request.level, request.level is not Level.LEDGER
     there = read_destination_topics(sides, ledger, with_configs=reads)
-    entries = [entry for chain in ledger.chains.values() for entry in _entries(chain)]
+    entries = ledger.own_entries
     broken = {tp for tp, chain in ledger.chains.items() if chain.breaks and request.has(tp)}
     without_chunks = _without_chunks(request, ledger)
     selected = _select(request, entries, ledger, broken, without_chunks)
@@ -452,12 +451,8 @@ def _without_chunks(selection: Selection, ledger: VerifiedLedger) -> set[TopicPa
         for tp, chain in ledger.chains.items()
         if selection.has(tp)
         and not chain.breaks
-        and not any(len(entry.source) for entry in last_history(_entries(chain)))
+        and not any(len(entry.source) for entry in last_history(chain.entries))
     }
-
-
-def _entries(chain: Chain) -> list[LedgerEntry]:
-    return [record.entry for record in chain.records]
 
 
 def _select(
@@ -471,11 +466,9 @@ def _select(
 
     Args:
         broken: topic-partitions whose entries are not those that were committed.
-        without_chunks: as of `_without_chunks`.
     """
-    copied_to = {tp: checkpoint.next_offset for tp, checkpoint in ledger.checkpoints.items()}
     try:
-        return select(selection, entries, copied_to)
+        return select(selection, entries, ledger.copied_to)
     except ConfigError:
         have_chunks = {entry.source.topic_partition for entry in entries}.difference(without_chunks)
         if not broken and (any(map(selection.has, have_chunks)) or not without_chunks):

@@ -233,7 +233,6 @@ def evaluations(
     """Yield the result of each topic.
 
     Args:
-        path: as of `run`.
         page: where the whole audit is shown, if it is.
     """
     for topic, of_topic in audit.by_topic.items():

@@ -148,11 +148,7 @@ def _compare_at(
 
 
 def _has_own_log(job: AuditJob, upstream: Cluster, chunk: ComparedChunk) -> bool:
-    """Whether an upstream has the log of a chunk, and still has it.
-
-    Raises:
-        RetriableError: it does not answer.
-    """
+    """Whether an upstream has the log of a chunk, and still has it."""
     if upstream.name not in chunk.own_logs:
         return False
     with source_client(job.mirror, upstream, job.options, purpose="audit") as client:
@@ -175,14 +171,7 @@ class _Comparing:
     logs: dict[tuple[bool, TopicPartition], tuple[int, int]] = field(default_factory=dict)
 
     def result(self, chunk: ComparedChunk, *, patient: bool) -> Comparison:
-        """Return what is found.
-
-        Args:
-            patient: as in `retry`.
-
-        Raises:
-            RetriableError: a cluster does not answer.
-        """
+        """Return what is found."""
         job, upstream, clock = self.job, self.source.cluster.name, self.source.clock
 
         def ask() -> Comparison:

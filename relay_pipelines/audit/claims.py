@@ -259,7 +259,6 @@ def _complete_from(
     Args:
         numbered: the entries of the checkpoint's chain.
         copied: those with records in the same destination topic-partition, of all chains.
-        kept_ms: as of `kept_since_ms`.
     """
     head, to = known.ledger_head, copies_of(known)
     newest = next((number for number in range(head.number, 0, -1) if number not in numbered), 0)

@@ -172,11 +172,7 @@ def _asked(
 
 
 def _ask(client: ClusterClient, parts: Mapping[int, RecountPart]) -> Mapping[int, _Log]:
-    """Ask the leaders where the logs begin and end, with one request for each question.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses.
-    """
+    """Ask the leaders where the logs begin and end, with one request for each question."""
     at = {index: part.destination.topic_partition for index, part in parts.items()}
     copied = {at[index] for index, part in parts.items() if part.entries}
     # for the markers of our commit, and of earlier transactions of others
@@ -203,11 +199,7 @@ def _ask(client: ClusterClient, parts: Mapping[int, RecountPart]) -> Mapping[int
 def _count(
     client: ClusterClient, part: RecountPart, log: _Log, configs: Configs
 ) -> DestinationCount:
-    """Count one part.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses.
-    """
+    """Count one part."""
     to, start, low = part.destination.topic_partition, part.destination.start, log.low
     policies = CleanupPolicies(configs.get(to.topic, {}), part.source_config)
     size_bytes = partial(size_on_disk, client, to)

@@ -218,18 +218,12 @@ def read_destination_topics(
 
     Args:
         others: topics to which it has copied that the ledger may not know any more.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses.
     """
     copies = [checkpoint.copies for checkpoint in ledger.checkpoints.values() if checkpoint.copies]
     topics = {each.topic_partition.topic for each in copies}.union(others)
-    topics |= {  # after a changed name, copies are in the former topic, too
-        record.entry.destination.topic_partition.topic
-        for chain in ledger.chains.values()
-        for record in chain.records
-        if record.entry.records
-    }
+    # after a changed name, copies are in the former topic, too
+    copied = (entry for entry in ledger.own_entries if entry.records)
+    topics |= {entry.destination.topic_partition.topic for entry in copied}
     expired = {
         checkpoint.copies.topic_partition
         for tp, checkpoint in ledger.checkpoints.items()

@@ -19,7 +19,7 @@ from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Configs
 from relay_pipelines.audit.source_logs import destination_topics
 from relay_pipelines.errors import DataLossError, RelayError
-from relay_pipelines.ledger.chain import not_counted, vouched_records
+from relay_pipelines.ledger.chain import vouched
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST
 from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, LedgerReader, Since
 from relay_pipelines.ledger.state_table import read_any_state
@@ -76,9 +76,6 @@ def recount(
         ledger_ends: where the ledger ended when the window before began to copy; if that is known,
             the first look begins there, else at `committed_since_ms`.
         source_configs: what the copies follow, as `followed` returns it.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses the ledger.
     """
     offset_ranges = [offset_range for offset_range in ranges if len(offset_range)]
     if not offset_ranges:
@@ -109,13 +106,13 @@ def _newest(client: ClusterClient, since: Since, ranges: Iterable[OffsetRange]) 
     reader = LedgerReader(client, with_replays=True, only_own_must_be_entries=True)
     # retention may delete the oldest entries before they are read
     records = client.retry(lambda: list(reader.forward(since)), also=(DataLossError,))
-    counted = vouched_records(records, heads)
+    counted, others = vouched(records, heads)
     found = {tp: heads.checkpoint(client.mirror, tp) for tp in (r.topic_partition for r in ranges)}
     return VerifiedLedger(
         *(client.mirror, "", {}),
         {tp: known for tp, known in found.items() if known},
         [record.entry for record in counted],
-        [record.entry for record in not_counted(records, counted)],
+        [record.entry for record in others],
     )
 
 

@@ -61,9 +61,6 @@ def measure(
 
     Args:
         of_mirror: what hides copies of any lane of the mirror; None to ask the destination.
-
-    Raises:
-        RelayError: the source does not answer.
     """
     now_ms = kafka.clock.now_ms()
     late = lag.late(snapshot, now_ms)

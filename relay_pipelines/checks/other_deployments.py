@@ -94,11 +94,7 @@ def copying(found: Runs) -> Runs:
 
 
 def words(foreign: Runs) -> str:
-    """Say which runs copy the lane as well.
-
-    Args:
-        foreign: as of `copying`.
-    """
+    """Say which runs copy the lane as well."""
     shown = [
         f"{run_id}, whose {found.differs} differs" if found.differs else run_id
         for run_id, found in list(foreign.items())[:_SHOWN]

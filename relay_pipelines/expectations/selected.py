@@ -56,7 +56,6 @@ def windows(sides: Sides, request: ExpectationsRequest) -> list[TopicWindow]:
 
     Raises:
         ConfigError: the ledger has nothing of it, or no expectations are configured for it.
-        RelayError: the destination does not answer, or refuses.
     """
     now_ms = sides.clock.now_ms()
     since_ms = None if request.last_ms is None else now_ms - request.last_ms
@@ -104,7 +103,6 @@ def validate(
 
     Raises:
         ConfigError: as of `windows`, or Great Expectations is not installed.
-        RelayError: the destination does not answer, or refuses.
     """
     great_expectations()
     return [

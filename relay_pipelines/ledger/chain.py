@@ -101,6 +101,11 @@ class Chain:
     lost: int = 0
     gone_ms: int = 0
 
+    @property
+    def entries(self) -> list[LedgerEntry]:
+        """Those that were committed, in order."""
+        return [record.entry for record in self.records]
+
     def gone_since(self, since_ms: int | None) -> int:
         """Return how many entries are gone; 0 if all of them were committed before a time."""
         return self.expired + self.lost if self.gone_ms >= (since_ms or 0) else 0
@@ -226,36 +231,25 @@ class VouchedEntries:
         return oldest is not None and (oldest.number == 1 or is_before(oldest))
 
 
-def vouched(records: Iterable[LedgerRecord], head: LedgerHead | None) -> list[LedgerRecord]:
-    """Return the entries of one chain that are reached from its head; in order."""
-    chain = VouchedEntries(head)
-    for record in records:
-        chain.add(record)
-    return chain.records
+def vouched(
+    records: Sequence[LedgerRecord], heads: StateTable
+) -> tuple[list[LedgerRecord], list[LedgerRecord]]:
+    """Return the entries that are reached from the heads, and the others.
 
-
-def vouched_records(records: Iterable[LedgerRecord], heads: StateTable) -> list[LedgerRecord]:
-    """Return the entries that are reached from the heads; in order, of each topic-partition.
+    Those of a chain are in order.
 
     Args:
         records: of a mirror and its replays.
     """
-    grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
+    chains: dict[tuple[str, TopicPartition], VouchedEntries] = {}
     for record in records:
-        grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
-    return [
-        record
-        for at, ledger_records in grouped.items()
-        for record in vouched(ledger_records, heads.head(*at))
-    ]
-
-
-def not_counted(
-    records: Iterable[LedgerRecord], counted: Iterable[LedgerRecord]
-) -> list[LedgerRecord]:
-    """Return the entries that are not among those that count."""
+        at = record.entry.mirror, record.entry.source.topic_partition
+        if at not in chains:
+            chains[at] = VouchedEntries(heads.head(*at))
+        chains[at].add(record)
+    counted = [record for chain in chains.values() for record in chain.records]
     known = {(record.at, record.offset) for record in counted}
-    return [record for record in records if (record.at, record.offset) not in known]
+    return counted, [record for record in records if (record.at, record.offset) not in known]
 
 
 def not_vouched(record: LedgerRecord) -> ChainBreak:

@@ -35,7 +35,6 @@ def entries_since(sides: Sides, topics: Topics, since_ms: int) -> list[LedgerEnt
     Raises:
         ConfigError: the ledger no longer has all of it.
         TamperedError: the ledger is not what was committed.
-        RelayError: the destination does not answer, or refuses.
     """
     entries = _entries(sides, topics, _Wanted(f"since {moment_of(since_ms)}", since_ms))
     return [entry for entry in entries if entry.committed_at_ms >= since_ms]

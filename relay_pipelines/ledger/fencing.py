@@ -21,14 +21,7 @@ def take_over(
     *,
     patient: bool = True,
 ) -> TransactionalProducer:
-    """Fence every other holder and abort what it left open.
-
-    Args:
-        patient: as in `retry`.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses.
-    """
+    """Fence every other holder and abort what it left open."""
     witness = home(TOPIC, transactional_id.encode())
     producer = TransactionalProducer(client, transactional_id, client.options, witness)
     client.retry(producer.start, patient=patient)
@@ -41,14 +34,7 @@ def fence(
     *,
     patient: bool = True,
 ) -> None:
-    """Take ids over and let go of them: their holders stop, and what they left open is aborted.
-
-    Args:
-        patient: as in `retry`.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses.
-    """
+    """Take ids over and let go of them: their holders stop, and what they left open is aborted."""
     for transactional_id in sorted(set(transactional_ids)):
         take_over(client, transactional_id, patient=patient).release()
 
@@ -107,9 +93,6 @@ def commit_unseen(
 
     Returns:
         where readers see them once the transactions that are open there have ended.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses.
     """
     grouped: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
     for at, record in records:

@@ -106,9 +106,6 @@ def newest_values(
         ends: up to where to read each partition, as the brokers have just said.
         starts: from where on, if not from their beginnings; values before may be returned, too.
         order: which of two values is newer; of a topic, always the same.
-
-    Raises:
-        RelayError: the cluster does not answer.
     """
     logs = current_logs(client, ends)
     try:

@@ -55,7 +55,6 @@ def read_current(
         known: by source topic-partition, the checkpoint as read before, and the offset up to which
             its partition was read then.
         seen: what the caller has read so far, which grows.
-        unblock: as of `wait_until_stable`.
 
     Raises:
         DestinationError: the last stable offset is held back for longer than any transaction may

@@ -82,14 +82,7 @@ class LedgerReader:
         """Likewise, as of `ledger_kept_since_ms`: what they no longer had is gone by then."""
 
     def start(self, *, patient: bool = True) -> dict[TopicPartition, int]:
-        """Begin at the ledger's end, for `follow` and `poll`; return where that is.
-
-        Args:
-            patient: as in `retry`.
-
-        Raises:
-            RelayError: the destination is not reachable.
-        """
+        """Begin at the ledger's end, for `follow` and `poll`; return where that is."""
 
         def ask() -> dict[TopicPartition, int]:
             checkpoint.require_homes(self.client, ledger_topic.TOPIC)
@@ -101,12 +94,8 @@ class LedgerReader:
     def forward(self, since: Since = None, *, settled: bool = False) -> Iterator[LedgerRecord]:
         """Yield the entries since then, and perhaps older ones; `follow` goes on after them.
 
-        Args:
-            settled: as of `follow`.
-
         Raises:
             DataLossError: retention has deleted some before they were read.
-            RelayError: the destination is not reachable.
         """
         self._positions = self.client.retry(partial(self._starts, since))
         yield from self.follow(settled=settled)
@@ -122,7 +111,6 @@ class LedgerReader:
 
         Raises:
             TamperedError: a record is no entry.
-            RelayError: the destination does not answer, or refuses.
         """
         # without the topic, the checkpoints still know how many entries there were
         yield from self.forward(since_ms, settled=True)
@@ -139,12 +127,10 @@ class LedgerReader:
         Args:
             settled: wait for the transactions that are open now; those of other mirrors hide
                 entries, too.
-            patient: as in `retry`.
 
         Raises:
             DataLossError: some are gone.
             ShorterLedgerError: the ledger ends before what was read.
-            RelayError: the destination is not reachable.
         """
         ask = partial(self.client.retry, patient=patient)
         if settled:
@@ -184,10 +170,6 @@ class LedgerReader:
 
         Args:
             count: for how many entries a partition's last piece is.
-            settled: as of `follow`.
-
-        Raises:
-            RelayError: the destination is not reachable; the pieces raise it, too.
         """
 
         def ask() -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
@@ -290,9 +272,6 @@ def read_newest(client: ClusterClient, count: int, topic: str | None = None) -> 
 
     Args:
         topic: only of this source topic.
-
-    Raises:
-        RelayError: the destination is not reachable.
     """
 
     def ask() -> list[LedgerRecord]:
@@ -328,7 +307,6 @@ def read_records(
 
     Raises:
         TamperedError: a record is no entry.
-        RelayError: the destination is not reachable.
     """
     for spans in read(client, offset_range, _FETCH_BYTES):
         yield [
@@ -373,11 +351,7 @@ def ledger_kept_since_ms(client: ClusterClient) -> dict[TopicPartition, int]:
 
 
 def kept_since_ms(kept: Mapping[TopicPartition, int], mirror: str, source: TopicPartition) -> int:
-    """Return since when retention can have removed no entry of a source topic-partition.
-
-    Args:
-        kept: as of `ledger_kept_since_ms`.
-    """
+    """Return since when retention can have removed no entry of a source topic-partition."""
     return kept.get(checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(mirror, source)), 0)
 
 
@@ -389,11 +363,6 @@ def read_checkpoints(
     Args:
         settled: first wait for all transactions open now to end; those of other mirrors hide
             checkpoints, too.
-        patient: as in `retry`.
-        only_readable: as of `StateTable.of`.
-
-    Raises:
-        RelayError: the destination does not answer.
     """
     with sides.destination() as client:
 

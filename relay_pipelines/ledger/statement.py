@@ -78,7 +78,6 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
     Raises:
         TamperedError: the ledger is not what was committed; its notes name each place.
         ConfigError: the ledger has no entries.
-        RelayError: the destination does not answer, or refuses.
     """
 
     def has(tp: TopicPartition) -> bool:

@@ -13,12 +13,11 @@ from relay_pipelines.ledger.chain import (
     Chain,
     ChainBreak,
     Links,
-    not_counted,
     not_of_checkpoint,
     not_vouched,
     tampered,
     verify_chains,
-    vouched_records,
+    vouched,
 )
 from relay_pipelines.ledger.checkpoint import family_of
 from relay_pipelines.ledger.chunk_copies import copies_of
@@ -77,6 +76,16 @@ class VerifiedLedger:
     quarantined: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def own_entries(self) -> list[LedgerEntry]:
+        """Those of the mirror alone, chain by chain; also of chains with breaks."""
+        return [entry for chain in self.chains.values() for entry in chain.entries]
+
+    @property
+    def copied_to(self) -> dict[TopicPartition, int]:
+        """The next offset of each checkpoint."""
+        return {tp: known.next_offset for tp, known in self.checkpoints.items()}
+
+    @property
     def replayed(self) -> list[OffsetRange]:
         """The destination offsets that the mirror's replays wrote."""
         written = (entry for entry in self.entries if entry.mirror != self.mirror)
@@ -96,7 +105,6 @@ def read_verified_ledger(sides: Sides, copies: Collection[TopicPartition] = ()) 
 
     Raises:
         TamperedError, UnsupportedError: a record is no entry, or no checkpoint.
-        RelayError: the destination does not answer, or refuses.
     """
     with sides.destination("ledger") as client:
         return verified_ledger(client, copies)
@@ -108,11 +116,7 @@ def verified_ledger(
     *,
     only_own_must_be_entries: bool = False,
 ) -> VerifiedLedger:
-    """Read and verify the ledger of a client's mirror, as `read_verified_ledger`.
-
-    Args:
-        only_own_must_be_entries: as of `LedgerReader`.
-    """
+    """Read and verify the ledger of a client's mirror, as `read_verified_ledger`."""
     name = client.mirror
     every, ends, hidden = client.retry(partial(_before_ledger, client, copies))
     family = [each for each in every.checkpoints if family_of(each.mirror) == family_of(name)]
@@ -124,8 +128,7 @@ def verified_ledger(
     snapshot, of_family = reader.state.of(name), family_of(name)
     # an upstream that the mirror of a replay must not read, the replay must not read either
     of_mirror = {} if of_family == name else reader.state.of(of_family).quarantined
-    counted = vouched_records(records, reader.state)
-    unvouched = not_counted(records, counted)
+    counted, unvouched = vouched(records, reader.state)
     return VerifiedLedger(
         *(name, client.cluster_id, _chains(reader, records, snapshot, unvouched)),
         snapshot.checkpoints,
@@ -199,7 +202,6 @@ def read_unbroken(
 
     Raises:
         TamperedError: one of them is not what was committed; its notes name each place.
-        RelayError: the destination does not answer, or refuses.
     """
     verified = read_verified_ledger(sides)
     chains = {tp: chain for tp, chain in verified.chains.items() if has(tp)}
@@ -228,7 +230,6 @@ def made_of_ledger(
 
     Raises:
         TamperedError: the ledger is not what was committed; its notes name each place.
-        RelayError: the destination does not answer, or refuses.
     """
     with sides.destination("ledger") as client:
         look = partial(_made_of_chains, client, has, make, since_ms)

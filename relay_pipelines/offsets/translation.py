@@ -94,9 +94,7 @@ class CopiedPartition:
     def entries(self) -> list[LedgerEntry]:
         """Those of the generation, in order."""
         generation = self.checkpoint.generation
-        return [
-            record.entry for record in self._chain.records if record.entry.generation == generation
-        ]
+        return [entry for entry in self._chain.entries if entry.generation == generation]
 
     @cached_property
     def log(self) -> CopiedLog:
@@ -184,7 +182,7 @@ class CopiedPartition:
         """The destination offset after the copies of former generations; None if not known."""
         if not self.checkpoint.generation:
             return 0
-        entries = [record.entry for record in self._chain.records]
+        entries = self._chain.entries
         if entries[0].number > 1:
             return None
         former = [entry for entry in entries if entry.generation < self.checkpoint.generation]

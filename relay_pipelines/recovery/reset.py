@@ -147,9 +147,6 @@ def already_held(
     """Return what the destinations hold to which offsets may be copied again, if not empty.
 
     A reset may have moved a checkpoint without copies back: the records after it may be there.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses.
     """
     partitions = {
         reset.destination
@@ -178,7 +175,6 @@ def execute(snapshot: ClusterSnapshot, resets: Sequence[Reset]) -> Iterator[tupl
 
     Raises:
         FencedError: other runs take the ids over again and again.
-        RelayError: the destination does not answer, or refuses.
     """
     with snapshot.destination_client() as client:
         for reset in resets:

@@ -84,7 +84,6 @@ def plan_restores(sides: Sides) -> list[Restore]:
 
     Raises:
         TamperedError: a record of the ledger is no entry.
-        RelayError: the destination does not answer, or refuses.
     """
     with sides.destination("restore") as client:
         records = list(LedgerReader(client, with_replays=True).forward(settled=True))
@@ -119,7 +118,6 @@ def execute(sides: Sides, planned: Iterable[Restore]) -> Iterator[tuple[Restore,
 
     Raises:
         FencedError: other runs take the ids over again and again.
-        RelayError: the destination does not answer, or refuses.
     """
     changes = [restore for restore in planned if restore.after is not None]
     if not changes:
@@ -245,7 +243,7 @@ class _Planner:
             topic_id = self._id_of(known.topic_partition.topic)
             if before.generation == newest.generation or known.topic_id == topic_id:
                 ends[known.topic_partition] = known.next_offset
-        for entry in (record.entry for record in chain.records):
+        for entry in chain.entries:
             to = entry.destination.topic_partition
             if entry.generation == newest.generation and entry.records and entry.number > head:
                 if entry.destination.start < ends.get(to, 0):
@@ -279,8 +277,8 @@ class _Planner:
         base = before if before and is_same else Checkpoint.initial(self.name, self.source, to, 0)
         last = _last_copied(chain)
         policies = before or replace(base, policy=chain.records[0].entry.policy)
-        for record in chain.records:
-            policies = policies.decided_by(record.entry.policy)
+        for each in chain.entries:
+            policies = policies.decided_by(each.policy)
         return base.decided(
             self.client.clock.now_ms(),
             entry.source.end,
@@ -311,8 +309,7 @@ class _Planner:
         if REPLAY in self.name:
             return None  # copies of copies, perhaps
         generation = chain.records[-1].entry.generation
-        for record in reversed(chain.records):
-            entry = record.entry
+        for entry in reversed(chain.entries):
             if entry.generation == generation and 0 < entry.records == len(entry.source):
                 # where records may have been changed, copies differ from them
                 return None if entry.may_change_records else self._fingerprint_of_last(entry)
@@ -348,8 +345,7 @@ def _moves_without_copies(chain: Chain, head: LedgerHead | None) -> str:
     Args:
         head: what the checkpoint vouches for; None if it is gone.
     """
-    for record in reversed(chain.records):
-        entry = record.entry
+    for entry in reversed(chain.entries):
         if entry.records or (head is not None and entry.number <= head.number):
             return ""
         if entry.gap:
@@ -362,16 +358,12 @@ def _moves_without_copies(chain: Chain, head: LedgerHead | None) -> str:
 
 def _without_copies(chain: Chain) -> int:
     """Count the entries after the newest copies."""
-    with_records = [entry.entry.number for entry in chain.records if entry.entry.records]
+    with_records = [entry.number for entry in chain.entries if entry.records]
     return chain.records[-1].entry.number - max(with_records, default=0)
 
 
 def _last_copied(chain: Chain) -> LedgerEntry | None:
     """Return the newest entry with records of the newest generation; None if there is none."""
     generation = chain.records[-1].entry.generation
-    copied = [
-        record.entry
-        for record in chain.records
-        if record.entry.records and record.entry.generation == generation
-    ]
+    copied = [each for each in chain.entries if each.records and each.generation == generation]
     return copied[-1] if copied else None

@@ -129,7 +129,6 @@ def plan_replay(
         ConfigError: the replay cannot be done as it is asked for, or was started with other
             parameters.
         DataLossError: the range is not there any more.
-        RelayError: a cluster does not answer, or refuses.
     """
     refuse_loops(sides.mirror, request, mirrors)
     with sides.destination() as client:
@@ -185,20 +184,12 @@ def start_replay(replay: Replay) -> Replay:
 
 
 def replays(sides: Sides) -> list[dict[str, Any]]:
-    """Return how far the replays of a mirror are as JSON, oldest first.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses.
-    """
+    """Return how far the replays of a mirror are as JSON, oldest first."""
     return [_state(start, checkpoints) for start, checkpoints in _read_replays(sides)]
 
 
 def copy_replay(planned: Replay, session: Session, observers: Sequence[Observer]) -> RunResult:
-    """Copy what `plan_replay` has planned; failures while copying are in the result.
-
-    Raises:
-        RelayError: a cluster does not answer, or refuses.
-    """
+    """Copy what `plan_replay` has planned; failures while copying are in the result."""
     if planned.plan.windows:
         planned = start_replay(planned)
     scope = topic_scope(planned.start.topic)
@@ -211,7 +202,6 @@ def mirror_of_replay(replay_id: str, sides: Sides) -> Sides:
 
     Raises:
         ConfigError: there is no such replay.
-        RelayError: the destination does not answer, or refuses.
     """
     known = {start.mirror: start for start, _ in _read_replays(sides)}
     start = known.get(replay_name(sides.name, replay_id))
@@ -456,9 +446,6 @@ def _refuse_target(sides: Sides, request: ReplayRequest, known: CheckpointSnapsh
 
 def require_copyable(snapshot: ClusterSnapshot, session: Callable[[], Any]) -> None:
     """Refuse a replay whose target, permissions, classes or SQL would fail it.
-
-    Args:
-        session: as of `plan_replay`.
 
     Raises:
         ConfigError: a class or the SQL is wrong.

@@ -72,7 +72,6 @@ def at_source(
     Raises:
         ConfigError: there are no such offsets.
         RetentionPassedError: the source no longer has them.
-        RelayError: a cluster does not answer.
     """
     ranges, findings = _asked(sides, request, snapshot, known)
     positions = {position.topic_partition: position for position in snapshot.positions}
@@ -108,7 +107,6 @@ def upstream_of_window(sides: Sides, request: ReplayRequest) -> str:
     Raises:
         ConfigError: it was copied from several, whose offsets may differ.
         TamperedError: the ledger's entries are not those that were committed.
-        RelayError: the destination does not answer.
     """
     selected, _ = _selected(sides, request)
     copied = [entry for each in selected for entry in each.chunks]
@@ -195,7 +193,6 @@ def at_destination(sides: Sides, request: ReplayRequest) -> ReplayedRanges:
         ConfigError: the ledger does not have these offsets, or cannot tell them apart.
         TamperedError: its entries are not those that were committed.
         RetentionPassedError: the destination no longer has them.
-        RelayError: the destination does not answer.
     """
     selected, gone = _selected(sides, request)
     entries = sorted(
@@ -236,9 +233,7 @@ def _selected(sides: Sides, request: ReplayRequest) -> tuple[list[CoverageMap], 
                 remedy="see all such entries with `relay audit --level ledger`; offsets and dates"
                 " can be replayed with --side source, which does not read the ledger",
             )
-    entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
-    copied_to = {tp: checkpoint.next_offset for tp, checkpoint in ledger.checkpoints.items()}
-    selected = select(selection, entries, copied_to)
+    selected = select(selection, ledger.own_entries, ledger.copied_to)
     for each in selected:
         for missing in coverage(each.range, each.entries, each.range.end).missing:
             raise ConfigError(

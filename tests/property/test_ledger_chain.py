@@ -16,7 +16,7 @@ from relay_pipelines.errors import TamperedError, UnsupportedError
 from relay_pipelines.ledger import chain as ledger_chain
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_columns, ledger_topic
-from relay_pipelines.ledger.chain import Chain, Links, Tampering, verify_chains, vouched
+from relay_pipelines.ledger.chain import Chain, Links, Tampering, VouchedEntries, verify_chains
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import (
     CHAIN_START,
@@ -225,8 +225,15 @@ def test_only_what_is_reached_from_the_head_counts(count: int, seed: int) -> Non
         forged = changed(model, number=number, previous=previous, digest="ffffffff")
         place = random.randint(0, len(records))
         records.insert(place, replace(forged, offset=1 + 2 * len(records)))
-    assert vouched(records, head) == kept
-    assert vouched(records, None) == []
+    assert reached(records, head) == kept
+    assert reached(records, None) == []
+
+
+def reached(records: list[LedgerRecord], head: LedgerHead | None) -> list[LedgerRecord]:
+    chain = VouchedEntries(head)
+    for record in records:
+        chain.add(record)
+    return chain.records
 
 
 def test_chains_of_their_own() -> None:
