@@ -14,13 +14,7 @@ from dataclasses import dataclass, field, replace
 from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.claims import Claims, RecountPart, accounted
 from relay_pipelines.audit.comparison import ComparedChunk, Comparison
-from relay_pipelines.audit.coverage import (
-    CoverageMap,
-    OffsetKind,
-    coverage,
-    last_history,
-    select,
-)
+from relay_pipelines.audit.coverage import CoverageMap, OffsetKind, coverage, last_history, select
 from relay_pipelines.audit.recount import UNTIMED, DestinationCount, Recount, gap_finding
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed, is_compacted
@@ -43,13 +37,7 @@ from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.finding import Finding, Kind, Severity
 from relay_pipelines.ledger.chain import REMEDY, Chain
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
-from relay_pipelines.model import (
-    Checkpoint,
-    LedgerEntry,
-    OffsetRange,
-    Skipped,
-    TopicPartition,
-)
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.plan.policies import stretches
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.sides import Sides
@@ -671,11 +659,7 @@ def _chunk(
 
 
 def _compacted(
-    topic: CoverageMap,
-    destination: TopicPartition,
-    policies: CleanupPolicies,
-    *,
-    at_source: bool,
+    topic: CoverageMap, destination: TopicPartition, policies: CleanupPolicies, *, at_source: bool
 ) -> ComparedChunk:
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
     copied = [

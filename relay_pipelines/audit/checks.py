@@ -20,11 +20,7 @@ from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.errors import DIFFERENCE, RelayError, TamperedError
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.orchestration import naming
-from relay_pipelines.orchestration.check_builder import (
-    CheckResult,
-    build_topic_checks,
-    changed,
-)
+from relay_pipelines.orchestration.check_builder import CheckResult, build_topic_checks, changed
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import without_noise
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable

@@ -7,20 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from relay_pipelines.audit.comparison import (
-    ComparedChunk,
-    Comparison,
-    Difference,
-    Side,
-    compare,
-)
+from relay_pipelines.audit.comparison import ComparedChunk, Comparison, Difference, Side, compare
 from relay_pipelines.audit.key_comparison import compare_keys, decoded
-from relay_pipelines.errors import (
-    DataLossError,
-    RelayError,
-    RetriableError,
-    TopicRecreatedError,
-)
+from relay_pipelines.errors import DataLossError, RelayError, RetriableError, TopicRecreatedError
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import size_on_disk
 from relay_pipelines.protocol.client import (

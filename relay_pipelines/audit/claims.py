@@ -181,9 +181,7 @@ class Claims:
         return tuple(chunk for chunk in there if chunk not in own)
 
     def uncopied(
-        self,
-        range_of: Callable[[TopicPartition], OffsetRange | None],
-        created: Mapping[str, str],
+        self, range_of: Callable[[TopicPartition], OffsetRange | None], created: Mapping[str, str]
     ) -> list[RecountPart]:
         """Return the offsets of topic-partitions before their first copies, or without copies.
 

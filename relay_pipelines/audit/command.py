@@ -108,12 +108,7 @@ def refuse_a_part(request: AuditRequest, html: Path | None) -> None:
 
 
 def run_against(
-    invocation: Invocation,
-    names: Sequence[str],
-    against: Path,
-    *,
-    strict: bool,
-    as_json: bool,
+    invocation: Invocation, names: Sequence[str], against: Path, *, strict: bool, as_json: bool
 ) -> int:
     """Compare the destination of one mirror with a statement.
 

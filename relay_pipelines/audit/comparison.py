@@ -12,12 +12,7 @@ from typing import Any
 from relay_pipelines.audit.retention import CleanupPolicies
 from relay_pipelines.copy.columns import is_log_append_time, records_in
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.protocol.batch import (
-    DELETE_HORIZON_BIT,
-    HEADER_BYTES,
-    BatchHeader,
-    BatchRun,
-)
+from relay_pipelines.protocol.batch import DELETE_HORIZON_BIT, HEADER_BYTES, BatchHeader, BatchRun
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import codec_of
 

@@ -251,9 +251,7 @@ def _shown(ranges: Sequence[OffsetRange]) -> str:
 
 
 def select(
-    selection: Selection,
-    entries: Sequence[LedgerEntry],
-    copied_to: Mapping[TopicPartition, int],
+    selection: Selection, entries: Sequence[LedgerEntry], copied_to: Mapping[TopicPartition, int]
 ) -> list[CoverageMap]:
     """Return what the ledger says about the ranges to audit, in order; none is empty.
 

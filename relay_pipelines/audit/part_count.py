@@ -15,12 +15,7 @@ from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.claims import Claims, RecountPart
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.recount import DestinationCount, Recount
-from relay_pipelines.audit.retention import (
-    RETENTION_CONFIGS,
-    ChunkCount,
-    CleanupPolicies,
-    Configs,
-)
+from relay_pipelines.audit.retention import RETENTION_CONFIGS, ChunkCount, CleanupPolicies, Configs
 from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger.chunk_copies import RangeIndex
 from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped
@@ -237,13 +232,7 @@ class PartCount:
         was_empty: whether the topic is known to have been empty before the mirror's first copy.
     """
 
-    def __init__(
-        self,
-        part: RecountPart,
-        *,
-        is_compacted: bool,
-        was_empty: bool = False,
-    ) -> None:
+    def __init__(self, part: RecountPart, *, is_compacted: bool, was_empty: bool = False) -> None:
         self.result = DestinationCount(part.range, size_bytes=part.size_bytes)
         self._tally = self.result.tally
         self._tally.records = sum(entry.records for entry in part.entries)

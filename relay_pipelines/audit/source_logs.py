@@ -16,11 +16,7 @@ from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.ledger.verified import VerifiedLedger
 from relay_pipelines.model import Checkpoint, Cluster, TopicPartition, UpstreamIdentity
 from relay_pipelines.protocol.admin import topic_configs
-from relay_pipelines.protocol.client import (
-    LATEST,
-    READ_UNCOMMITTED,
-    ClusterClient,
-)
+from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.sides import Sides
 
 GONE = "the source no longer has the topic"

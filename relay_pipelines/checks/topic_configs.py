@@ -39,10 +39,7 @@ def result(differences: Sequence[Difference]) -> CheckResult:
     return CheckResult(
         not differences,
         f"{description} (and {more} more)" if len(differences) > 1 else description,
-        {
-            "differences": len(differences),
-            "keys": dg.MetadataValue.table(shown, schema=schema),
-        },
+        {"differences": len(differences), "keys": dg.MetadataValue.table(shown, schema=schema)},
         dg.AssetCheckSeverity.WARN,
     )
 

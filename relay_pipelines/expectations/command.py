@@ -41,10 +41,7 @@ def run(
 
 
 def docs(
-    invocation: Invocation,
-    names: Sequence[str],
-    request: ExpectationsRequest,
-    folder: Path | None,
+    invocation: Invocation, names: Sequence[str], request: ExpectationsRequest, folder: Path | None
 ) -> int:
     """Write Data Docs of what `run` would validate."""
     from relay_pipelines.expectations.data_docs import DataDocs

@@ -91,10 +91,7 @@ def windows(sides: Sides, request: ExpectationsRequest) -> list[TopicWindow]:
 
 
 def validate(
-    session: Callable[[], Any],
-    config: Path,
-    sides: Sides,
-    request: ExpectationsRequest,
+    session: Callable[[], Any], config: Path, sides: Sides, request: ExpectationsRequest
 ) -> list[TopicResults]:
     """Validate what is asked for; an expectation that cannot run fails.
 

@@ -13,12 +13,7 @@ from typing import Any
 
 from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.expectations.topic_window import TopicWindow
-from relay_pipelines.settings.expectations import (
-    HELPER_COLUMNS,
-    RECORD_COLUMNS,
-    Expectation,
-    Side,
-)
+from relay_pipelines.settings.expectations import HELPER_COLUMNS, RECORD_COLUMNS, Expectation, Side
 
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list")
 # arguments that name columns in a language of their own
@@ -41,10 +36,7 @@ def _no_match(regexes: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 _WORDS: Mapping[str, Callable[[Any, int], tuple[str, dict[str, Any]]]] = {
-    "keys_not_null": lambda _value, _ms: (
-        "expect_column_values_to_not_be_null",
-        {"column": "key"},
-    ),
+    "keys_not_null": lambda _value, _ms: ("expect_column_values_to_not_be_null", {"column": "key"}),
     "json_parses": lambda _value, _ms: _is_true("is_json"),
     "schema": lambda _value, _ms: _is_true("fits_schema"),
     "timestamps_within": lambda value, ms: _between(

@@ -26,12 +26,7 @@ from relay_pipelines.model import Cluster
 from relay_pipelines.output.formatting import seconds
 from relay_pipelines.plan.topic_selection import Target, renamed_target
 from relay_pipelines.protocol.admin import is_compacted
-from relay_pipelines.settings.expectations import (
-    HELPER_COLUMNS,
-    Expectation,
-    SampleSettings,
-    Side,
-)
+from relay_pipelines.settings.expectations import HELPER_COLUMNS, Expectation, SampleSettings, Side
 from relay_pipelines.sides import Sides
 from relay_pipelines.spark.answering import within
 

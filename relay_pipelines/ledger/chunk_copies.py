@@ -45,9 +45,7 @@ class ChunkCopies(NamedTuple):
         return cls(entry.destination.start, entry.destination.end, entry.producer_id)
 
 
-def destination_offsets(
-    entries: Iterable[LedgerEntry],
-) -> dict[int, tuple[ChunkCopies, ...]]:
+def destination_offsets(entries: Iterable[LedgerEntry]) -> dict[int, tuple[ChunkCopies, ...]]:
     """Return where the copies of each chunk with records are, by partition, in order."""
     found: dict[int, list[ChunkCopies]] = defaultdict(list)
     for entry in entries:

@@ -50,10 +50,7 @@ def entries_back_to(sides: Sides, topics: Topics, windows: Collection[str]) -> l
 
 
 def require_windows(
-    windows: Collection[str],
-    tp: TopicPartition,
-    records: Sequence[LedgerRecord],
-    head: LedgerHead,
+    windows: Collection[str], tp: TopicPartition, records: Sequence[LedgerRecord], head: LedgerHead
 ) -> None:
     """Refuse a chain of which entries of some windows are gone, perhaps.
 

@@ -16,10 +16,7 @@ from relay_pipelines.protocol.records import encode_all
 
 
 def take_over(
-    client: ClusterClient,
-    transactional_id: str,
-    *,
-    patient: bool = True,
+    client: ClusterClient, transactional_id: str, *, patient: bool = True
 ) -> TransactionalProducer:
     """Fence every other holder and abort what it left open."""
     witness = home(TOPIC, transactional_id.encode())
@@ -28,12 +25,7 @@ def take_over(
     return producer
 
 
-def fence(
-    client: ClusterClient,
-    transactional_ids: Iterable[str],
-    *,
-    patient: bool = True,
-) -> None:
+def fence(client: ClusterClient, transactional_ids: Iterable[str], *, patient: bool = True) -> None:
     """Take ids over and let go of them: their holders stop, and what they left open is aborted."""
     for transactional_id in sorted(set(transactional_ids)):
         take_over(client, transactional_id, patient=patient).release()

@@ -25,12 +25,7 @@ from relay_pipelines.ledger.state_table import (
 )
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
-from relay_pipelines.protocol.client import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    ClusterClient,
-)
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode

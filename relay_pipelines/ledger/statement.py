@@ -225,6 +225,5 @@ def _first_line(path: Path, lines: Sequence[bytes]) -> dict[str, Any]:
 
 def _no_statement(path: Path, why: str) -> ConfigError:
     return ConfigError(
-        f"{path} is no statement that this relay can read: {why}",
-        remedy=_NEW_STATEMENT,
+        f"{path} is no statement that this relay can read: {why}", remedy=_NEW_STATEMENT
     )

@@ -29,12 +29,7 @@ from relay_pipelines.ledger.state_table import (
     UnreadableCheckpoint,
     read_any_state,
 )
-from relay_pipelines.model import (
-    Checkpoint,
-    LedgerEntry,
-    OffsetRange,
-    TopicPartition,
-)
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.sides import Sides
 

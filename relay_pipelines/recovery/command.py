@@ -95,10 +95,7 @@ def _say(line: str) -> None:
 
 
 def _name_stale(
-    invocation: Invocation,
-    done: Iterable[tuple[str, TopicPartition, bool]],
-    what: str,
-    again: str,
+    invocation: Invocation, done: Iterable[tuple[str, TopicPartition, bool]], what: str, again: str
 ) -> None:
     """Do what was planned, and report what another run has changed since."""
     for name, tp, is_done in done:

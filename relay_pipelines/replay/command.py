@@ -31,10 +31,7 @@ def run(
     settings = invocation.settings()
     sides = the_mirror(settings, mirror, "a replay is of")
     advice = "committed records stay, run again to continue"
-    with (
-        invocation.session(settings, advice) as session,
-        observed(settings.metrics) as publication,
-    ):
+    with invocation.session(settings, advice) as session, observed(settings.metrics) as publication:
         replay = plan_replay(sides, request, session, settings.mirrors)
         only_shown = not (execute and replay.plan.windows)
         # otherwise the run reports its losses

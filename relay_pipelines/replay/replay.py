@@ -110,10 +110,7 @@ def line(state: Mapping[str, Any]) -> str:
 
 
 def plan_replay(
-    sides: Sides,
-    request: ReplayRequest,
-    session: Callable[[], Any],
-    mirrors: Mapping[str, Mirror],
+    sides: Sides, request: ReplayRequest, session: Callable[[], Any], mirrors: Mapping[str, Mirror]
 ) -> Replay:
     """Find out what a replay copies, and whether it can. Writes nothing.
 
@@ -215,9 +212,7 @@ def mirror_of_replay(replay_id: str, sides: Sides) -> Sides:
     return replace(sides, name=start.mirror, mirror=own)
 
 
-def _read_replays(
-    sides: Sides,
-) -> list[tuple[StartRecord, Mapping[TopicPartition, Checkpoint]]]:
+def _read_replays(sides: Sides) -> list[tuple[StartRecord, Mapping[TopicPartition, Checkpoint]]]:
     with sides.destination() as client:
         found = client.retry(partial(read_any_state, client)).replays(sides.name)
     return [each for each in found if each[0].replay is not None]
@@ -265,10 +260,7 @@ def _started(request: ReplayRequest, state: CheckpointSnapshot) -> StartRecord |
 
 
 def _decided(
-    sides: Sides,
-    request: ReplayRequest,
-    known: CheckpointSnapshot,
-    quarantined: Mapping[str, str],
+    sides: Sides, request: ReplayRequest, known: CheckpointSnapshot, quarantined: Mapping[str, str]
 ) -> Replay:
     """Turn what is asked for into offsets of the side that is read."""
     name = replay_name(sides.name, request.id)
@@ -454,10 +446,7 @@ def require_copyable(snapshot: ClusterSnapshot, session: Callable[[], Any]) -> N
     policies, sources = {topic.policy for topic in snapshot.topics.values()}, Sources()
     for policy in policies:
         user_class.construct_all(sources.fix(policy))
-    problems = [
-        *topics.too_small(snapshot).values(),
-        *permissions.missing_permissions(snapshot),
-    ]
+    problems = [*topics.too_small(snapshot).values(), *permissions.missing_permissions(snapshot)]
     for error in problems:
         raise error
     for policy in policies:
