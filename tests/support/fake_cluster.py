@@ -215,6 +215,10 @@ class FakeCluster:
             offset = log.stable_end if committed else log.end
             if wanted.timestamp == _EARLIEST:
                 offset = self.low_watermarks.get(name, 0)
+            elif wanted.timestamp >= 0:
+                headers = (each.header for each in log.entries)
+                since = (h for h in headers if h.max_timestamp_ms >= wanted.timestamp)
+                offset = next((header.base_offset for header in since), -1)
             return {"partition_index": self.partition, "offset": offset, "leader_epoch": 0}
 
         def answers(one: Any) -> Fields:
