@@ -380,7 +380,8 @@ The checkpoint that is committed with that chunk, with the key `{mark.decode()}`
 ```
 
 The topic has more kinds of records. What is about a source topic-partition stands in the partition
-of its checkpoint, any other record in that of its own key.
+of its checkpoint, any other record in that of its own key. A record under any other key of a mirror
+says nothing, unless it is of a newer version, which stops the mirror.
 
 {kinds}
 
