@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from relay_pipelines.copy.columns import ColumnBuilder, is_log_append_time, records_in
-from relay_pipelines.errors import SourceError
+from relay_pipelines.errors import DataLossError, SourceError
 from relay_pipelines.garbage import garbage_collection_paused
-from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, OwnBatches
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.reader import read
@@ -80,17 +80,27 @@ def split(ranges: Sequence[Range], at_least: int | None) -> list[Range]:
 
 
 def read_range(partition: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read a range. In a task."""
+    """Read a range. In a task.
+
+    Raises:
+        DataLossError: records of its chunks are not there any more, and others are.
+    """
     builder = ColumnBuilder(columns, partition.wanted.topic_partition)
     with (
         garbage_collection_paused(),
         ClusterClient(partition.cluster, SourceError, purpose="frame") as client,
     ):
-        own = None if partition.chunks is None else own_batches(partition.chunks)
+        own = None if partition.chunks is None else OwnBatches(partition.chunks)
         for spans in read(client, partition.wanted, _FETCH_BYTES):
-            for span in spans if own is None else filter(own, spans):
+            for span in spans if own is None else filter(own.has, spans):
                 for records in records_in(span):
                     builder.add(records, log_append_time=is_log_append_time(span))
             # one batch per fetch, so that large records do not make it larger
             if builder.records:
                 yield builder.take()
+    if own is not None and own.replaced:
+        raise DataLossError(
+            f"other records stand in the place of {own.replaced:,} that were copied to"
+            f" {partition.wanted}",
+            remedy="`relay audit` names the chunks; `relay replay` copies them again",
+        )

@@ -55,7 +55,9 @@ class TopicWindow:
         """Return what to read on one side, by partition, as the option `chunks` takes it."""
         if side is Side.SOURCE:
             return source_offsets(self.entries)
-        return destination_offsets(self.entries)
+        # a suite says itself how many records are missing
+        copies = destination_offsets(self.entries)
+        return {partition: [chunk[:3] for chunk in some] for partition, some in copies.items()}
 
 
 def from_ledger(

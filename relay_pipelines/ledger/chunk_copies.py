@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from relay_pipelines.model import Checkpoint, Intervals, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    Intervals,
+    LedgerEntry,
+    OffsetRange,
+    Skipped,
+    TopicPartition,
+)
 from relay_pipelines.protocol.reader import FetchedSpan
 
 
@@ -33,16 +40,21 @@ class ChunkCopies(NamedTuple):
     """Where the records of a chunk are: its offsets `[start, end)`, and their producer id.
 
     Records of others may lie between them. Without a producer id (-1), all are the chunk's.
+
+    Args:
+        records: how many there are; 0 if that is not known.
     """
 
     start: int
     end: int
     producer_id: int = -1
+    records: int = 0
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> ChunkCopies:
         """Return those of a ledger entry."""
-        return cls(entry.destination.start, entry.destination.end, entry.producer_id)
+        copies = entry.destination
+        return cls(copies.start, copies.end, entry.producer_id, entry.records)
 
 
 def destination_offsets(entries: Iterable[LedgerEntry]) -> dict[int, tuple[ChunkCopies, ...]]:
@@ -54,22 +66,35 @@ def destination_offsets(entries: Iterable[LedgerEntry]) -> dict[int, tuple[Chunk
     return {partition: tuple(sorted(some)) for partition, some in sorted(found.items())}
 
 
-def own_batches(chunks: Sequence[ChunkCopies]) -> Callable[[FetchedSpan], bool]:
-    """Return what tells whether a span at the destination holds records of chunks.
+class OwnBatches:
+    """Tells which spans at the destination hold records of chunks.
 
     Args:
-        chunks: in order.
+        chunks: in order; those of several partitions that are pinned to one may overlap.
     """
-    index = RangeIndex(chunks)
 
-    def is_own(span: FetchedSpan) -> bool:
-        if span.run is None or span.skipped is not None:
-            return False
-        # chunks of several partitions that are pinned to one may overlap
-        within = (chunks[position] for position in index.containing(span.start))
-        return any(chunk.producer_id in {-1, span.run.first.producer_id} for chunk in within)
+    def __init__(self, chunks: Sequence[ChunkCopies]) -> None:
+        self._chunks = chunks
+        self._index = RangeIndex(chunks)
+        self._others = [0] * len(chunks)
 
-    return is_own
+    def has(self, span: FetchedSpan) -> bool:
+        """Whether it holds some; each span is asked about once."""
+        is_own = False
+        for position in self._index.overlapping(span.start, span.end):
+            chunk = self._chunks[position]
+            holds = span.run is not None and span.skipped is None and span.start >= chunk.start
+            if holds and span.run and chunk.producer_id in {-1, span.run.first.producer_id}:
+                is_own = True
+            elif span.skipped is not Skipped.COMPACTION_GAP:
+                self._others[position] += min(span.end, chunk.end) - max(span.start, chunk.start)
+        return is_own
+
+    @property
+    def replaced(self) -> int:
+        """In the place of how many records others stand: an offset has one record at most."""
+        pairs = zip(self._chunks, self._others, strict=True)
+        return sum(max(0, each.records + others - each.end + each.start) for each, others in pairs)
 
 
 class RangeIndex:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, OwnBatches
 from relay_pipelines.ledger.offset_runs import OffsetRuns
 from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, Side
 from relay_pipelines.protocol.client import ClusterClient
@@ -229,9 +229,9 @@ def copies_of(
 
 def _own_batches(client: ClusterClient, entry: LedgerEntry, instead: str) -> list[tuple[int, int]]:
     """Return the offsets of a chunk's own records, among those of others."""
-    is_own = own_batches([ChunkCopies.of(entry)])
+    batches = OwnBatches([ChunkCopies.of(entry)])
     fetches = read(client, entry.destination, client.options.fetch_max_bytes)
-    own = [(span.start, span.end) for spans in fetches for span in filter(is_own, spans)]
+    own = [(span.start, span.end) for spans in fetches for span in filter(batches.has, spans)]
     if sum(end - start for start, end in own) != entry.records:
         raise ConfigError(
             f"{entry.destination} no longer holds the {entry.records} records of the chunk"

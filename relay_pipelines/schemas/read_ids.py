@@ -11,10 +11,10 @@ from functools import partial
 from itertools import chain
 
 from relay_pipelines.errors import CorruptBatchError, DataLossError, RelayError
-from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, OwnBatches
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.verified import made_of_ledger
-from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
@@ -43,23 +43,22 @@ class _Copies:
 
     def add(self, entry: LedgerEntry) -> None:
         """Take the chunk of an entry in."""
-        self._numbers.extend((*ChunkCopies.of(entry), entry.records))
+        self._numbers.extend(ChunkCopies.of(entry))
 
     @property
     def records(self) -> int:
         """How many copies there are."""
-        return sum(records for _, records in self.chunks())
+        return sum(chunk.records for chunk in self.chunks())
 
-    def chunks(self, *, only_some: bool = False) -> Iterator[tuple[ChunkCopies, int]]:
-        """Yield all chunks and their records, or some at even distances and the newest one."""
-        size = len(ChunkCopies._fields) + 1
+    def chunks(self, *, only_some: bool = False) -> Iterator[ChunkCopies]:
+        """Yield all chunks, or some at even distances and the newest one."""
+        size = len(ChunkCopies._fields)
         count = len(self._numbers) // size
         numbers: Iterable[int] = range(count)
         if only_some and count > _CHUNKS:
             numbers = ((count - 1) * number // (_CHUNKS - 1) for number in range(_CHUNKS))
         for number in numbers:
-            *copies, records = self._numbers[number * size : (number + 1) * size]
-            yield ChunkCopies(*copies), records
+            yield ChunkCopies(*self._numbers[number * size : (number + 1) * size])
 
 
 _ByTopic = Mapping[str, Sequence[_Copies]]
@@ -134,16 +133,16 @@ def _is_chunk(entry: LedgerEntry, request: SchemasRequest) -> bool:
 
 
 def _look(client: ClusterClient, copies: _Copies, found: TopicVerdict, *, full: bool) -> None:
-    for chunk, records in copies.chunks(only_some=not full):
+    for chunk in copies.chunks(only_some=not full):
         end = chunk.end if full else min(chunk.end, chunk.start + _OFFSETS)
         before = found.records
         try:
-            others = _see(client, OffsetRange(copies.to, chunk.start, end), chunk, found)
+            replaced = _see(client, OffsetRange(copies.to, chunk.start, end), chunk, found)
         except (DataLossError, CorruptBatchError) as error:
             why = GONE if isinstance(error, DataLossError) else CORRUPT
-            found.not_looked_at[why] += records - (found.records - before)
-        else:  # an offset has one record at most, and so many are left for others
-            found.not_looked_at[REPLACED] += max(0, records + others - (chunk.end - chunk.start))
+            found.not_looked_at[why] += chunk.records - (found.records - before)
+        else:
+            found.not_looked_at[REPLACED] += replaced
 
 
 def _see(
@@ -152,25 +151,23 @@ def _see(
     """Take the records of a chunk in, each once, whatever fails in between.
 
     Returns:
-        At how many offsets there is something else: others may have written between them.
+        in the place of how many others stand.
     """
-    own, start, others = own_batches([chunk]), wanted.start, 0
+    batches, start = OwnBatches([chunk]), wanted.start
 
     def see() -> None:
-        nonlocal start, others
+        nonlocal start
         try:
             with closing(read(client, replace(wanted, start=start), _FETCH_BYTES)) as fetches:
                 for span in chain.from_iterable(fetches):
-                    if span.run is not None and own(span):
+                    if batches.has(span) and span.run is not None:
                         for record in list(decode(span.run.data)):  # all of a batch, or none
                             if span.start <= record.offset < span.end:
                                 found.see(wanted.topic_partition, record)
-                    elif span.skipped is not Skipped.COMPACTION_GAP:
-                        others += span.end - span.start
                     start = span.end
         except RelayError:
             client.forget()
             raise
 
     client.retry(see)
-    return others
+    return batches.replaced

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,10 +13,13 @@ from pyspark.sql.types import StructType
 
 from relay_pipelines.dataframe import option_names, stream_offsets, topic_options
 from relay_pipelines.dataframe.data_source import KafkaRangeDataSource
-from relay_pipelines.dataframe.record_range import Range, split
+from relay_pipelines.dataframe.record_range import Range, read_range, split
 from relay_pipelines.errors import ConfigError, DataLossError, UnsupportedError
-from relay_pipelines.ledger.chunk_copies import ChunkCopies, own_batches
+from relay_pipelines.ledger.chunk_copies import ChunkCopies, OwnBatches
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+from tests.support.copies_in_memory import AT, DESTINATION
+from tests.support.filled import chains
+from tests.support.world import World
 
 CLUSTER = Cluster("one", ("127.0.0.1:1",))
 NEWER = (
@@ -139,15 +143,38 @@ def test_chunks_are_not_cut() -> None:
 
 def test_chunks_that_overlap() -> None:
     """Of partitions that are pinned to one: each has the batches of its producer."""
-    own = own_batches([ChunkCopies(0, 20, 1), ChunkCopies(5, 9, 2), ChunkCopies(7, 15, 3)])
+    batches = OwnBatches([ChunkCopies(0, 20, 1), ChunkCopies(5, 9, 2), ChunkCopies(7, 15, 3)])
 
     def included(start: int, producer_id: int) -> bool:
         run = SimpleNamespace(first=SimpleNamespace(producer_id=producer_id))
-        return own(cast("Any", SimpleNamespace(start=start, run=run, skipped=None)))
+        span = SimpleNamespace(start=start, end=start + 1, run=run, skipped=None)
+        return batches.has(cast("Any", span))
 
     found = {who: [at for at in range(25) if included(at, who)] for who in (1, 2, 3, 4)}
     expected = {1: range(20), 2: range(5, 9), 3: range(7, 15), 4: ()}
     assert found == {who: [*offsets] for who, offsets in expected.items()}
+
+
+def test_records_that_others_have_replaced_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    """What a cleaner has removed, or others wrote between the chunk's, is no such thing."""
+    world = World(tmp_path)
+    world.copy(20)
+    chunks = [ChunkCopies.of(entry) for entry in chains(world.copies)[AT].entries]
+    whole = Range.of_chunks(DESTINATION, AT, chunks)
+
+    def rows() -> int:
+        with world.answering():
+            return sum(batch.num_rows for batch in read_range(whole, ["offset"]))
+
+    assert rows() == 20
+    log = world.copies.logs["a"]
+    first = log.entries[0]
+    log.entries.remove(first)
+    assert rows() == 15
+    log.entries.insert(0, first)
+    first.header = first.header._replace(producer_id=77)
+    with pytest.raises(DataLossError, match="other records stand in the place of 5 that"):
+        rows()
 
 
 @pytest.mark.parametrize(
