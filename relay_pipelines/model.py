@@ -593,6 +593,16 @@ class LedgerEntry:
     destination_runs: str = ""
 
     @property
+    def tp(self) -> TopicPartition:
+        """The source topic-partition."""
+        return self.source.topic_partition
+
+    @property
+    def to(self) -> TopicPartition:
+        """The topic-partition with the copies."""
+        return self.destination.topic_partition
+
+    @property
     def begins_anew(self) -> bool:
         """Whether it is a loss that skips no offsets: after it they mean other records."""
         return bool(self.gap) and not len(self.source)

@@ -66,7 +66,7 @@ def _labelled_ranges(cluster: Cluster, entries: Sequence[LedgerEntry]) -> list[_
     chunks: dict[TopicPartition, dict[str, list[ChunkCopies]]] = {}
     for entry in entries:
         if entry.records:
-            of_windows = chunks.setdefault(entry.destination.topic_partition, {})
+            of_windows = chunks.setdefault(entry.to, {})
             of_windows.setdefault(entry.window, []).append(ChunkCopies.of(entry))
     return [
         [

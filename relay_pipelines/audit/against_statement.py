@@ -55,7 +55,7 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
     """
     statement = read_statement(path)
     attested = [record.entry for records in statement.records.values() for record in records]
-    copies = {entry.destination.topic_partition for entry in attested}
+    copies = {entry.to for entry in attested}
     ledger = read_verified_ledger(sides, copies)
     _require_same_mirror(path, statement, ledger)
     audit = StatementAudit(statement, tally=Tally(entries=len(attested)))
@@ -176,4 +176,4 @@ def _counted(
 
 
 def _topic(entry: LedgerEntry) -> str:
-    return entry.destination.topic_partition.topic
+    return entry.to.topic

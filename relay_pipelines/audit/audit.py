@@ -388,7 +388,7 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     source_configs = followed(sides.mirror.topics, logs.configs)
     if level in {Level.RECOUNT, Level.FULL}:
         # where nothing is known of the destination, nothing there is foreign
-        copies = {entry.destination.topic_partition for entry in ledger.entries}
+        copies = {entry.to for entry in ledger.entries}
         known = {to: OffsetRange(to, 0, 0) for to in copies} | accounted(ledger)
         claims = Claims(sides.name, ledger.entries, known, source_configs)
         _plan_recount(audit, selected, claims)
@@ -458,14 +458,14 @@ def _select(
     try:
         return select(selection, entries, ledger.copied_to)
     except ConfigError:
-        have_chunks = {entry.source.topic_partition for entry in entries}.difference(without_chunks)
+        have_chunks = {entry.tp for entry in entries}.difference(without_chunks)
         if not broken and (any(map(selection.has, have_chunks)) or not without_chunks):
             raise
         return []
 
 
 def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
-    written = [entry.destination.topic_partition for entry in entries if entry.records]
+    written = [entry.to for entry in entries if entry.records]
     return written[-1] if written else None
 
 
@@ -474,7 +474,7 @@ def _topics_of_copies(selected: CoverageMap, checkpoint: Checkpoint | None) -> s
     newest = _destination(selected.entries)
     if not selected.entries and checkpoint and checkpoint.copies:
         newest = checkpoint.copies.topic_partition
-    topics = {entry.destination.topic_partition.topic for entry in selected.chunks if entry.records}
+    topics = {entry.to.topic for entry in selected.chunks if entry.records}
     return topics | ({newest.topic} if newest else set())
 
 
@@ -499,7 +499,7 @@ def _plan_uncopied(
     audited: dict[TopicPartition, OffsetRange] = {}
     of_topics: dict[str, OffsetRange] = {}
     for each in reversed(selected):  # the first one is that to which others are added
-        for to in {entry.destination.topic_partition for entry in each.entries}:
+        for to in {entry.to for entry in each.entries}:
             audited[to] = of_topics[to.topic] = replace(each.range, end=each.range.start)
 
     def range_of(to: TopicPartition) -> OffsetRange | None:
@@ -542,7 +542,7 @@ class _Planning:
         partition_audit = self.audit.partitions[selected.topic_partition]
         copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
         for entry in selected.chunks:
-            copied[entry.destination.topic_partition].append(entry)
+            copied[entry.to].append(entry)
         rules, chunks = [], []
         for to, entries in copied.items():
             rule, some, uncompared = self._compared(selected, to, entries)
@@ -662,11 +662,7 @@ def _compacted(
     topic: CoverageMap, destination: TopicPartition, policies: CleanupPolicies, *, at_source: bool
 ) -> ComparedChunk:
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
-    copied = [
-        entry
-        for entry in topic.entries
-        if entry.records and entry.destination.topic_partition == destination
-    ]
+    copied = [entry for entry in topic.entries if entry.records and entry.to == destination]
     start, end = copied[0].source.start, max(entry.source.end for entry in copied)
     copies = min(e.destination.start for e in copied), max(e.destination.end for e in copied)
     newest = max(copied, key=lambda entry: entry.source)
@@ -688,5 +684,5 @@ def _shared(entries: Iterable[LedgerEntry]) -> set[TopicPartition]:
     sources: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
     for entry in entries:
         if entry.records:
-            sources[entry.destination.topic_partition].add(entry.source.topic_partition)
+            sources[entry.to].add(entry.tp)
     return {to for to, copied in sources.items() if len(copied) > 1}

@@ -99,11 +99,11 @@ class Claims:
         # before it are originals that have come home
         self._begun: dict[tuple[TopicPartition, TopicPartition, int], LedgerEntry] = {}
         for entry in entries:
-            to = entry.destination.topic_partition
+            to = entry.to
             if entry.records:
                 self._chunks[to].append(entry)
             elif entry.begins_anew and entry.mirror == mirror:
-                key = to, entry.source.topic_partition, entry.generation
+                key = to, entry.tp, entry.generation
                 self._begun[key] = entry
         for chunks in self._chunks.values():
             chunks[:] = sorted(_of_this_log(chunks), key=lambda entry: entry.destination)
@@ -132,7 +132,7 @@ class Claims:
         for entry in entries:
             # the first chunks of a mirror have no destination offsets while they have no record
             if len(entry.source) and entry.destination.start >= 0 and not entry.gap:
-                copies[entry.destination.topic_partition].append(entry)
+                copies[entry.to].append(entry)
         parts = []
         for to, chunks in copies.items():
             groups = _groups(sorted(chunks, key=lambda entry: entry.destination), size_bytes)
@@ -206,7 +206,7 @@ class Claims:
                 entry.destination.start
                 for entry in self._chunks.get(to, [])
                 if entry.mirror == self._mirror
-                if entry.number >= anew[entry.source.topic_partition]
+                if entry.number >= anew[entry.tp]
             )
             first = next(starts, known.end)
             start = max(begun[to] if begun[to] <= first else 0, known.start)
@@ -232,9 +232,9 @@ def accounted(
     copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
     starts = dict.fromkeys(ledger.ends, 0)
     for entry in (*ledger.entries, *others):
-        chains[entry.mirror, entry.source.topic_partition][entry.number] = entry
+        chains[entry.mirror, entry.tp][entry.number] = entry
         if entry.records:
-            copied[entry.destination.topic_partition].append(entry)
+            copied[entry.to].append(entry)
     for known in ledger.family:
         to, numbered = copies_of(known), chains[known.mirror, known.source]
         kept_ms = kept_since_ms(ledger.kept, known.mirror, known.source)
@@ -270,7 +270,7 @@ def _complete_from(
     follow = [
         entry.destination.start
         for entry in numbered.values()
-        if entry.number > newest and entry.records and entry.destination.topic_partition == to
+        if entry.number > newest and entry.records and entry.to == to
     ]
     end = min(follow, default=known.copies.next_offset if known.copies else 0)
     return min([end, *later])
@@ -283,7 +283,7 @@ def _of_this_log(chunks: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
     """
     firsts: dict[tuple[str, TopicPartition], int] = {}
     for entry in sorted(chunks, key=lambda each: (each.number, each.destination), reverse=True):
-        source, start = (entry.mirror, entry.source.topic_partition), entry.destination.start
+        source, start = (entry.mirror, entry.tp), entry.destination.start
         if start <= firsts.get(source, start):
             firsts[source] = start
             yield entry

@@ -264,7 +264,7 @@ def select(
     """
     grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
     for entry in entries:
-        grouped[entry.source.topic_partition].append(entry)
+        grouped[entry.tp].append(entry)
     _require_known(selection, grouped)
     topics = []
     for tp, ledger_entries in sorted(grouped.items()):

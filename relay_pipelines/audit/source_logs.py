@@ -219,7 +219,7 @@ def read_destination_topics(
     topics = {each.topic_partition.topic for each in copies}.union(others)
     # after a changed name, copies are in the former topic, too
     copied = (entry for entry in ledger.own_entries if entry.records)
-    topics |= {entry.destination.topic_partition.topic for entry in copied}
+    topics |= {entry.to.topic for entry in copied}
     expired = {
         checkpoint.copies.topic_partition
         for tp, checkpoint in ledger.checkpoints.items()

@@ -132,7 +132,7 @@ def _count(
     claims = Claims(mirror, entries, accounted(ledger) if is_whole else {}, source_configs)
     histories: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry.source):
-        tp = entry.source.topic_partition
+        tp = entry.tp
         after = entry.generation - generations.get(tp, 0)
         # those of the generation, and what ended it
         if entry.mirror == mirror and (after == 0 or (after == 1 and entry.begins_anew)):
@@ -156,7 +156,7 @@ def _count(
             _explain_expired(result, generation, ledger)
         result.gaps = _gaps(result, histories[tp])
     for entry in ledger.unvouched:
-        tp = entry.source.topic_partition
+        tp = entry.tp
         if found := counted.get(tp):
             is_of_range = entry.source.overlaps(found.range)
             found.forged += entry.generation == generations.get(tp, 0) and is_of_range

@@ -52,10 +52,7 @@ class LedgerReader(DataSourceReader):  # type: ignore[misc]
                 records = [
                     record
                     for record in ledger_records
-                    if (
-                        self._topics is None
-                        or record.entry.source.topic_partition.topic in self._topics
-                    )
+                    if (self._topics is None or record.entry.tp.topic in self._topics)
                     and self._window in {None, record.entry.window}
                 ]
                 if records:

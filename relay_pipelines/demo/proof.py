@@ -200,7 +200,7 @@ def shares(entries: Iterable[LedgerEntry]) -> list[Share]:
     """Join consecutive entries of the same upstream, sorted by topic-partition and offset."""
     made: list[Share] = []
     for entry in sorted(entries, key=lambda entry: entry.source):
-        start = entry.source.topic_partition, entry.source.start, entry.upstream
+        start = entry.tp, entry.source.start, entry.upstream
         last = made[-1] if made else None
         if last and start == (last.source.topic_partition, last.source.end, last.upstream):
             source = replace(last.source, end=entry.source.end)

@@ -67,7 +67,7 @@ def from_ledger(
     by_topic: dict[str, list[LedgerEntry]] = defaultdict(list)
     for entry in entries:
         if wants(entry) and _is_chunk(entry):
-            by_topic[entry.source.topic_partition.topic].append(entry)
+            by_topic[entry.tp.topic].append(entry)
     return [
         TopicWindow(
             topic,

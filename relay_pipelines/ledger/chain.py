@@ -243,7 +243,7 @@ def vouched(
     """
     chains: dict[tuple[str, TopicPartition], VouchedEntries] = {}
     for record in records:
-        at = record.entry.mirror, record.entry.source.topic_partition
+        at = record.chain
         if at not in chains:
             chains[at] = VouchedEntries(heads.head(*at))
         chains[at].add(record)
@@ -271,7 +271,7 @@ def verify_chains(
     """
     grouped: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
     for record in records:
-        grouped[record.entry.source.topic_partition].append(record)
+        grouped[record.entry.tp].append(record)
     return {
         tp: verify_chain(tp, grouped.get(tp, []), heads.get(tp), kept_since_ms.get(tp, 0))
         for tp in sorted(grouped.keys() | heads.keys())
@@ -369,7 +369,7 @@ def _moved(
 
 def _of_entry(kind: Tampering, record: LedgerRecord, *, is_certain: bool = True) -> ChainBreak:
     entry, here = record.entry, OffsetRange(record.at, record.offset, record.offset + 1)
-    tp, number = entry.source.topic_partition, entry.number
+    tp, number = entry.tp, entry.number
     return ChainBreak(kind, tp, number, number, here, entry.source, is_certain)
 
 
@@ -395,5 +395,5 @@ def _without_checkpoint(records: Sequence[LedgerRecord]) -> ChainBreak:
     numbers = [record.entry.number for record in records]
     first, last = records[0], records[-1]
     where = OffsetRange(first.at, first.offset, last.offset + 1)
-    tp = first.entry.source.topic_partition
+    tp = first.entry.tp
     return ChainBreak(Tampering.INSERTED, tp, min(numbers), max(numbers), where)

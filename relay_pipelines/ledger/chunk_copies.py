@@ -23,7 +23,7 @@ def source_offsets(entries: Iterable[LedgerEntry]) -> dict[int, Intervals]:
     """Return the source offsets of chunks by partition, in order; neighbours are joined."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry.source):
-        some, offsets = found[entry.source.topic_partition.partition], entry.source
+        some, offsets = found[entry.tp.partition], entry.source
         if some and offsets.start <= some[-1][1]:
             some[-1] = some[-1][0], max(some[-1][1], offsets.end)
         else:
@@ -62,7 +62,7 @@ def destination_offsets(entries: Iterable[LedgerEntry]) -> dict[int, tuple[Chunk
     found: dict[int, list[ChunkCopies]] = defaultdict(list)
     for entry in entries:
         if entry.records:
-            found[entry.destination.topic_partition.partition].append(ChunkCopies.of(entry))
+            found[entry.to.partition].append(ChunkCopies.of(entry))
     return {partition: tuple(sorted(some)) for partition, some in sorted(found.items())}
 
 

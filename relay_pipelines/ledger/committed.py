@@ -157,7 +157,7 @@ def _read_back(
         # the end shows what was copied, and whose checkpoint is gone
         for piece in pieces:
             for record in piece:
-                tp = record.entry.source.topic_partition
+                tp = record.entry.tp
                 chains.setdefault(tp, VouchedEntries(None)).add(record)
             unfinished[home] -= {
                 tp for tp in unfinished[home] if chains[tp].reach(wanted.is_before)

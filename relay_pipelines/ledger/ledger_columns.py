@@ -30,12 +30,12 @@ def _time(path: str, unknown: int | None = None) -> _Reader:
 
 _COLUMNS: dict[str, tuple[str, _Reader]] = {
     "mirror": ("string", attrgetter("entry.mirror")),
-    "topic": ("string", attrgetter("entry.source.topic_partition.topic")),
-    "partition": ("int", attrgetter("entry.source.topic_partition.partition")),
+    "topic": ("string", attrgetter("entry.tp.topic")),
+    "partition": ("int", attrgetter("entry.tp.partition")),
     "start": ("bigint", attrgetter("entry.source.start")),
     "end": ("bigint", attrgetter("entry.source.end")),
-    "destination_topic": ("string", attrgetter("entry.destination.topic_partition.topic")),
-    "destination_partition": ("int", attrgetter("entry.destination.topic_partition.partition")),
+    "destination_topic": ("string", attrgetter("entry.to.topic")),
+    "destination_partition": ("int", attrgetter("entry.to.partition")),
     "destination_start": ("bigint", attrgetter("entry.destination.start")),
     "destination_end": ("bigint", attrgetter("entry.destination.end")),
     "records": ("bigint", attrgetter("entry.records")),

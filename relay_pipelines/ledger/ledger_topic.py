@@ -40,6 +40,11 @@ class LedgerRecord:
     offset: int
 
     @property
+    def chain(self) -> tuple[str, TopicPartition]:
+        """Of which chain it is: that of a mirror or replay, and a source topic-partition."""
+        return self.entry.mirror, self.entry.tp
+
+    @property
     def head(self) -> LedgerHead:
         """What the next entry links to."""
         return head_of(self.entry, self.value)
@@ -67,7 +72,7 @@ def record_at(key: bytes, value: bytes, at: TopicPartition, offset: int) -> Ledg
     try:
         entry = from_record(value)
         # a head of another mirror may lead to an entry: under a key of this one, it is none
-        if key != key_of(entry.mirror, entry.source.topic_partition):
+        if key != key_of(entry.mirror, entry.tp):
             raise _no_entry()
         return LedgerRecord(entry, value, at, offset)
     except (TamperedError, UnsupportedError) as error:
@@ -102,7 +107,7 @@ def chained(
 def to_record(entry: LedgerEntry) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
     value = LEDGER.text(entry).encode()
-    return key_of(entry.mirror, entry.source.topic_partition), value, entry.committed_at_ms
+    return key_of(entry.mirror, entry.tp), value, entry.committed_at_ms
 
 
 def from_record(value: bytes) -> LedgerEntry:

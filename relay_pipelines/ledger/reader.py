@@ -112,7 +112,7 @@ class LedgerReader:
         self.kept = self.client.retry(partial(ledger_kept_since_ms, self.client))
         self.state = self.client.retry(partial(read_any_state, self.client, settled=True))
         for record in self.follow(settled=True):
-            head = self.state.head(record.entry.mirror, record.entry.source.topic_partition)
+            head = self.state.head(*record.chain)
             if head is not None and record.entry.number <= head.number:
                 yield record
 
@@ -255,7 +255,7 @@ def by_time(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
     newest: dict[tuple[str, TopicPartition], int] = {}
 
     def committed_at_ms(record: LedgerRecord) -> int:
-        at = record.entry.mirror, record.entry.source.topic_partition
+        at = record.chain
         newest[at] = max(newest.get(at, 0), record.entry.committed_at_ms)
         return newest[at]
 
@@ -274,11 +274,7 @@ def read_newest(client: ClusterClient, count: int, topic: str | None = None) -> 
         for pieces in LedgerReader(client, with_replays=True).back(count).values():
             newest: list[LedgerRecord] = []
             for piece in pieces:
-                newest[:0] = [
-                    record
-                    for record in piece
-                    if topic in {None, record.entry.source.topic_partition.topic}
-                ]
+                newest[:0] = [record for record in piece if topic in {None, record.entry.tp.topic}]
                 if len(newest) >= count:
                     break
             found += newest[-count:]

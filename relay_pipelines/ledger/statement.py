@@ -126,7 +126,7 @@ def _spooled(
     file.truncate()
     totals: defaultdict[TopicPartition, dict[str, Any]] = defaultdict(_nothing)
     for record in records:
-        _add(totals[record.entry.source.topic_partition], record.entry)
+        _add(totals[record.entry.tp], record.entry)
         file.write(record.value + b"\n")
     return totals
 
@@ -142,7 +142,7 @@ def _add(total: dict[str, Any], entry: LedgerEntry) -> None:
     total["records"] += entry.records
     total["size_bytes"] += entry.size_bytes
     total["skipped"].update(entry.skipped)
-    copies, ranges = entry.destination.topic_partition, total["ranges"]
+    copies, ranges = entry.to, total["ranges"]
     there = {"destination_topic": copies.topic, "destination_partition": copies.partition}
     last = ranges[-1] if ranges else None
     if last and last["end"] == entry.source.start and there.items() <= last.items():
@@ -207,7 +207,7 @@ def _chains(
     for position, value in enumerate(lines[:count]):
         entry = ledger_topic.from_record(value)
         record = LedgerRecord(entry, value, _NOWHERE, position)
-        records[entry.source.topic_partition].append(record)
+        records[entry.tp].append(record)
     if len(heads) != header.topic_partitions:
         raise ValueError(header)
     return records, heads

@@ -149,7 +149,7 @@ def _chains(
     checkpoints, mirror = snapshot.checkpoints, reader.client.mirror
     own = [record for record in records if record.entry.mirror == mirror]
     heads = {tp: known.ledger_head for tp, known in checkpoints.items()}
-    sources = heads.keys() | {record.entry.source.topic_partition for record in own}
+    sources = heads.keys() | {record.entry.tp for record in own}
     chains = verify_chains(
         own, heads, {tp: kept_since_ms(reader.kept, mirror, tp) for tp in sources}
     )
@@ -157,7 +157,7 @@ def _chains(
         chains[tp].breaks += not_of_checkpoint(chains[tp], known)
     for record in unvouched:
         if record.entry.mirror != mirror:
-            tp = record.entry.source.topic_partition
+            tp = record.entry.tp
             chains.setdefault(tp, Chain(tp)).breaks.append(not_vouched(record))
     return chains
 
@@ -247,7 +247,7 @@ def _made_of_chains(
 
     def followed() -> Iterator[LedgerRecord]:
         for record in reader.up_to_heads(since_ms):
-            mirror, tp = record.entry.mirror, record.entry.source.topic_partition
+            mirror, tp = record.chain
             if has(tp):
                 links[mirror, tp].add(record)
                 if mirror == name:

@@ -128,7 +128,7 @@ class MetricsObserver:
 
     def _count(self, entry: LedgerEntry) -> None:
         self._committed.count(entry)
-        self._lag(entry.mirror, entry.source.topic_partition).dec(len(entry.source))
+        self._lag(entry.mirror, entry.tp).dec(len(entry.source))
         self._last_commit(entry.mirror, entry.committed_at_ms)
 
     def _verdict(self, verdict: UpstreamVerdict) -> None:
@@ -191,7 +191,7 @@ class CommittedCounters:
             by_partition: whether to name partitions; otherwise, their label is empty.
         """
         metrics = self._metrics
-        source, target = entry.source.topic_partition, entry.destination.topic_partition
+        source, target = entry.tp, entry.to
         here, there = (source.partition, target.partition) if by_partition else ("", "")
         metrics["messages_relayed_total"].labels(source.topic, here, target.topic, there).inc(
             entry.records

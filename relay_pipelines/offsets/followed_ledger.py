@@ -75,7 +75,7 @@ class FollowedLedger:
             return
         by_partition: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
         for record in self._new:
-            by_partition[record.entry.source.topic_partition].append(record)
+            by_partition[record.entry.tp].append(record)
         missing = False
         for tp, checkpoint in snapshot.checkpoints.items():
             if self.belongs(tp.topic) and checkpoint.ledger_head != self._head(tp):
@@ -147,7 +147,7 @@ class FollowedLedger:
         return CHAIN_START if known is None else known.checkpoint.ledger_head
 
     def _is_new(self, record: LedgerRecord) -> bool:
-        tp = record.entry.source.topic_partition
+        tp = record.entry.tp
         return self.belongs(tp.topic) and record.entry.number > self._head(tp).number
 
     def _extend(

@@ -187,11 +187,7 @@ class CopiedPartition:
             return None
         former = [entry for entry in entries if entry.generation < self.checkpoint.generation]
         here = self.destination
-        ends = [
-            entry.destination.end
-            for entry in former
-            if entry.records and entry.destination.topic_partition == here
-        ]
+        ends = [entry.destination.end for entry in former if entry.records and entry.to == here]
         # what a way back has brought home are copies neither
         return max([*ends, self._begun_at])
 

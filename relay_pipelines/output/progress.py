@@ -218,7 +218,7 @@ class Bars:
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Move the bars."""
         for entry in entries:
-            self._advance(self._topics[entry.source.topic_partition.topic], len(entry.source))
+            self._advance(self._topics[entry.tp.topic], len(entry.source))
             if self._all is not None:
                 self.live.advance(self._all, len(entry.source))
 

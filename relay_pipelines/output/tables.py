@@ -113,7 +113,7 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
     )
     policies: dict[tuple[str, TopicPartition], str] = {}
     for entry in entries:
-        policy, at = policy_id(entry.policy), (entry.mirror, entry.source.topic_partition)
+        policy, at = policy_id(entry.policy), (entry.mirror, entry.tp)
         is_changed = policies.setdefault(at, policy) != policy
         policies[at] = policy
         decided = f"from here on decided by {policy}" if is_changed else ""

@@ -95,7 +95,7 @@ def plan_restores(sides: Sides) -> list[Restore]:
         grouped: dict[tuple[str, TopicPartition], list[LedgerRecord]] = defaultdict(list)
         grouped |= {each: [] for each in unreadable}
         for record in records:
-            grouped[record.entry.mirror, record.entry.source.topic_partition].append(record)
+            grouped[record.chain].append(record)
         names = sorted({sides.name, *(each for each, _ in grouped)})
         states = {each: state.of(each, only_readable=True) for each in names}
         for each, of_mirror in states.items():
@@ -244,7 +244,7 @@ class _Planner:
             if before.generation == newest.generation or known.topic_id == topic_id:
                 ends[known.topic_partition] = known.next_offset
         for entry in chain.entries:
-            to = entry.destination.topic_partition
+            to = entry.to
             if entry.generation == newest.generation and entry.records and entry.number > head:
                 if entry.destination.start < ends.get(to, 0):
                     return (
@@ -272,7 +272,7 @@ class _Planner:
 
     def _made_again(self, chain: Chain) -> Checkpoint:
         before, newest = self.before, chain.records[-1]
-        entry, to = newest.entry, newest.entry.destination.topic_partition
+        entry, to = newest.entry, newest.entry.to
         is_same = before is not None and before.generation == entry.generation
         base = before if before and is_same else Checkpoint.initial(self.name, self.source, to, 0)
         last = _last_copied(chain)
@@ -317,7 +317,7 @@ class _Planner:
 
     def _fingerprint_of_last(self, entry: LedgerEntry) -> Fingerprint | None:
         """Return that of a chunk's last record, as the source has it."""
-        to, end = entry.destination.topic_partition, entry.destination.end
+        to, end = entry.to, entry.destination.end
         if not self.client.has_topic(to.topic):
             return None
         if self.client.list_offsets([to], EARLIEST, READ_COMMITTED)[to] >= end:

@@ -199,7 +199,7 @@ def at_destination(sides: Sides, request: ReplayRequest) -> ReplayedRanges:
         ((each.range, entry) for each in selected for entry in each.chunks),
         key=lambda of_range: of_range[1].destination,
     )
-    topics = {entry.destination.topic_partition.topic for _, entry in entries if entry.records}
+    topics = {entry.to.topic for _, entry in entries if entry.records}
     if len(topics) > 1:
         raise ConfigError(
             f"the offsets were copied to several topics: {', '.join(sorted(topics))}",
@@ -207,7 +207,7 @@ def at_destination(sides: Sides, request: ReplayRequest) -> ReplayedRanges:
         )
     sources: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
     for _, entry in entries:
-        sources[entry.destination.topic_partition].add(entry.source.topic_partition)
+        sources[entry.to].add(entry.tp)
     with sides.destination() as client:
         found, findings = client.retry(partial(_copies, client, entries, request))
     kept = {
@@ -283,13 +283,13 @@ def _copies(
     findings: dict[TopicPartition, Finding] = {}
     ends: dict[TopicPartition, int] = defaultdict(int)
     for _, entry in entries:
-        tp = entry.destination.topic_partition
+        tp = entry.to
         ends[tp] = max(ends[tp], entry.destination.end)
     low = client.list_offsets(ends, EARLIEST, READ_COMMITTED)
     for tp, end in ends.items():
         wait_until_stable(client, tp, end)
     for wanted, entry in entries:
-        tp = entry.destination.topic_partition
+        tp = entry.to
         copies = copies_of(client, entry, wanted, _READ_SOURCE) if entry.records else ()
         for start, stop in copies:
             if start < low[tp] and not request.has_dates:

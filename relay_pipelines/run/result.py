@@ -182,4 +182,4 @@ def _error_of(outcome: Outcome) -> RelayError:
 def tally(topics: dict[str, TopicTotals], entries: Iterable[LedgerEntry]) -> None:
     """Add ledger entries to the totals of their topics."""
     for entry in entries:
-        topics.setdefault(entry.source.topic_partition.topic, TopicTotals()).add(entry)
+        topics.setdefault(entry.tp.topic, TopicTotals()).add(entry)

@@ -101,7 +101,7 @@ def ids_of(
 def _copies(entries: Iterable[LedgerEntry], request: SchemasRequest) -> _ByTopic:
     by_topic: dict[str, dict[tuple[TopicPartition, TopicPartition], _Copies]] = {}
     for entry in entries:
-        tp, to = entry.source.topic_partition, entry.destination.topic_partition
+        tp, to = entry.tp, entry.to
         if request.has(tp) and request.wants(entry) and _is_chunk(entry, request):
             by_topic.setdefault(tp.topic, {}).setdefault((tp, to), _Copies(to)).add(entry)
     return {topic: list(of_topic.values()) for topic, of_topic in by_topic.items()}
