@@ -63,7 +63,8 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
         _difference(broken.topic_partition, broken.what_and_where, Kind.BROKEN_CHAIN)
         for broken in ledger.breaks
     ]
-    there = read_destination_topics(sides, ledger, map(_topic, attested), with_configs=False)
+    topics = {to.topic for to in copies}
+    there = read_destination_topics(sides, ledger, topics, with_configs=False)
     for tp in statement.heads:
         audit.findings += _differences_of_statement(statement, tp)
         audit.findings += _differences_of_ledger(statement, tp, ledger)
@@ -136,10 +137,10 @@ def _recount(
         entries = (record.entry for record in records)
         history = sorted(last_history(entries), key=lambda entry: entry.source)
         attested += history
-        gone = there.gone.intersection(map(_topic, history))
-        audit.tally += Tally(sum(entry.records for entry in history if _topic(entry) in gone))
+        gone = there.gone.intersection(entry.to.topic for entry in history)
+        audit.tally += Tally(sum(entry.records for entry in history if entry.to.topic in gone))
         audit.findings += [_difference(tp, there.lost([topic])) for topic in sorted(gone)]
-        some = [entry for entry in history if len(entry.source) and _topic(entry) not in gone]
+        some = [entry for entry in history if len(entry.source) and entry.to.topic not in gone]
         if some:
             offsets = OffsetRange(tp, some[0].source.start, some[-1].source.end)
             whole.append((offsets, some))
@@ -173,7 +174,3 @@ def _counted(
         if isinstance(result, RelayError):
             raise result
         yield result
-
-
-def _topic(entry: LedgerEntry) -> str:
-    return entry.to.topic

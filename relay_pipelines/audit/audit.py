@@ -39,7 +39,6 @@ from relay_pipelines.ledger.chain import REMEDY, Chain
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.plan.policies import stretches
-from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.sides import Sides
 
 BY_RECORD = "record by record"
@@ -338,11 +337,6 @@ class Audit:
                 self.partitions[each.range.topic_partition].counted.append(each)
 
 
-def default_seed(clock: Clock) -> str:
-    """Return today's date in UTC: all samples of a day are the same unless a seed is given."""
-    return str(dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date())
-
-
 def begin(sides: Sides, request: AuditRequest) -> Audit:
     """Verify the ledger, and find what to count and to compare. On the driver.
 
@@ -354,7 +348,8 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
         TamperedError: a record of the ledger is no entry.
     """
     if request.level is Level.SAMPLE and not request.seed:
-        request = replace(request, seed=default_seed(sides.clock))
+        today = dt.datetime.fromtimestamp(sides.clock.now_ms() / 1000, dt.UTC).date()
+        request = replace(request, seed=str(today))  # all samples of a day are the same
     ledger = read_verified_ledger(sides)
     level, reads = request.level, request.level is not Level.LEDGER
     there = read_destination_topics(sides, ledger, with_configs=reads)
@@ -391,7 +386,10 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
         copies = {entry.to for entry in ledger.entries}
         known = {to: OffsetRange(to, 0, 0) for to in copies} | accounted(ledger)
         claims = Claims(sides.name, ledger.entries, known, source_configs)
-        _plan_recount(audit, selected, claims)
+        for each in selected:
+            copied = replace(each.range, end=each.copied_to)
+            parts = claims.parts(copied, each.chunks, _PART_BYTES)
+            audit.partitions[each.topic_partition].parts += parts
         _plan_uncopied(audit, request, selected, ledger, claims)
     if level.compares:
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
@@ -476,14 +474,6 @@ def _topics_of_copies(selected: CoverageMap, checkpoint: Checkpoint | None) -> s
         newest = checkpoint.copies.topic_partition
     topics = {entry.to.topic for entry in selected.chunks if entry.records}
     return topics | ({newest.topic} if newest else set())
-
-
-def _plan_recount(audit: Audit, selected: Sequence[CoverageMap], claims: Claims) -> None:
-    """Find the parts to count at the destination."""
-    for each in selected:
-        offsets = replace(each.range, end=each.copied_to)
-        parts = claims.parts(offsets, each.chunks, _PART_BYTES)
-        audit.partitions[each.topic_partition].parts += parts
 
 
 def _plan_uncopied(

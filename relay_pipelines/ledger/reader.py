@@ -347,7 +347,7 @@ def kept_since_ms(kept: Mapping[TopicPartition, int], mirror: str, source: Topic
 
 
 def read_checkpoints(
-    sides: Sides, *, settled: bool = False, patient: bool = True, only_readable: bool = False
+    sides: Sides, *, settled: bool = False, patient: bool = True
 ) -> CheckpointSnapshot:
     """Read only a mirror's checkpoints, start records and quarantined upstreams.
 
@@ -358,8 +358,7 @@ def read_checkpoints(
     with sides.destination() as client:
 
         def ask() -> CheckpointSnapshot:
-            state = read_any_state(client, settled=settled)
-            return state.of(sides.name, only_readable=only_readable)
+            return read_any_state(client, settled=settled).of(sides.name)
 
         return client.retry(ask, patient=patient)
 
