@@ -352,27 +352,18 @@ def start_record(start: StartRecord) -> StateRecord:
     return state_record(Key(start.mirror, StateKind.START, start.topic), start, start.decided_at_ms)
 
 
-def _not_ours() -> TamperedError:
-    return tampered(f"a record of {TOPIC} is not what mirrors write")
-
-
-def tampered(what: str) -> TamperedError:
-    """Return the error for what a mirror would not write."""
-    remedy = (
-        "find out who else writes to this topic, and take the right away; then `relay restore"
-        " --execute` makes checkpoints again from the ledger"
-    )
-    return TamperedError(what, remedy=remedy)
-
-
 _Record = TypeVar("_Record")
+_WRITER = "find out who else writes to this topic, and take the right away; then "
 
 
-def _record(kind: type[_Record], value: bytes) -> _Record:
-    try:
-        return CHECKPOINTS.read(kind, value)
-    except NOT_READABLE as error:
-        raise _not_ours() from error
+def _no_checkpoint(what: str = f"a record of {TOPIC} is not what mirrors write") -> TamperedError:
+    again = "`relay restore --execute` makes checkpoints again from the ledger"
+    return TamperedError(what, remedy=_WRITER + again)
+
+
+def _no_record(key: Key, why: str) -> TamperedError:
+    remedy = "stop what copies, and write a tombstone under its key, which Kafka's cleaner removes"
+    return TamperedError(f"the record {str(key)!r} of {TOPIC} {why}", remedy=_WRITER + remedy)
 
 
 def record_of(kind: type[_Record], key: Key, value: bytes) -> _Record:
@@ -382,10 +373,13 @@ def record_of(kind: type[_Record], key: Key, value: bytes) -> _Record:
         UnsupportedError: another version of relay_pipelines wrote it.
         TamperedError: another program wrote it, or it is one of another key.
     """
-    found = _record(kind, value)
+    try:
+        found = CHECKPOINTS.read(kind, value)
+    except NOT_READABLE as error:
+        raise _no_record(key, "is not what mirrors write") from error
     own = {"mirror": key.mirror, "topic": key.topic, "source": key.source}
     if any(getattr(found, name, says) != says for name, says in own.items()):
-        raise tampered(f"the record {str(key)!r} of {TOPIC} is one of another key")
+        raise _no_record(key, "is one of another key")
     return found
 
 
@@ -398,7 +392,7 @@ def fields_of(value: bytes) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(value)
     except ValueError as error:
-        raise _not_ours() from error
+        raise _no_checkpoint() from error
     return found
 
 
@@ -409,11 +403,13 @@ def from_record(value: bytes) -> Checkpoint:
         UnsupportedError: another version of relay_pipelines wrote it.
         TamperedError: it is no checkpoint.
     """
-    checkpoint = _record(Checkpoint, value)
-    numbers = checkpoint.next_offset, checkpoint.generation, checkpoint.ledger_head.number
-    if min(numbers) < 0:
-        raise _not_ours()
-    return checkpoint
+    try:
+        found = CHECKPOINTS.read(Checkpoint, value)
+        if min(found.next_offset, found.generation, found.ledger_head.number) < 0:
+            raise ValueError(found)
+    except NOT_READABLE as error:
+        raise _no_checkpoint() from error
+    return found
 
 
 def of_key(key: Key, value: bytes) -> Checkpoint:
@@ -427,4 +423,4 @@ def of_key(key: Key, value: bytes) -> Checkpoint:
         checkpoint = from_record(value)
         if key == Key.of(checkpoint.mirror, checkpoint.source):
             return checkpoint
-    raise tampered(f"the record {str(key)!r} of {TOPIC} is no checkpoint of it")
+    raise _no_checkpoint(f"the record {str(key)!r} of {TOPIC} is no checkpoint of it")

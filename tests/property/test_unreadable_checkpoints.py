@@ -145,8 +145,17 @@ def test_a_key_that_no_mirror_writes_holds_no_topic_back(key: bytes) -> None:
     """Nobody looks for it, and `relay restore` could not mend it; a newer relay may mean it."""
     for value in (b"garbage", VALUE):
         assert read((KEY, VALUE), (key, value)).of("m").checkpoints == {AT: COMMITTED}
-    with pytest.raises(UnsupportedError, match="by a newer"):
+    with pytest.raises(UnsupportedError, match="or later"):
         read((KEY, VALUE), (key, NEWER)).of("m")
+
+
+@pytest.mark.parametrize("key", ["m/a/0/owner", "m/a/start", "m/ended", "m//node1"])
+def test_junk_under_a_key_of_a_mirror_stops_it_and_no_other(key: str) -> None:
+    """No command can make it again: the line says under which key to delete it."""
+    table = read((KEY, VALUE), (key.encode(), b"garbage"))
+    with pytest.raises(TamperedError, match=rf"^the record '{key}' .* write a tombstone under its"):
+        table.of("m")
+    assert not table.of("n").checkpoints
 
 
 OTHER = TopicPartition("b", 0)
