@@ -67,6 +67,8 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
     """
     with _source(sides) as source, sides.destination("compare") as destination:
         wanted = _wanted(sides, request, source)
+        # tasks must reach the same clusters
+        destination.retry(partial(destination.metadata, []))
         job = CompareJob(
             sides.name,
             source.cluster,

@@ -279,6 +279,9 @@ def test_the_command_needs_no_relay_yaml(sides: Clusters, tmp_path: Path) -> Non
     done = relay_here(tmp_path, "compare", *named, "--html", str(page), "--json")
     document = json.loads(done.stdout)
     assert (done.returncode, document["verdict"]) == (4, "differs")
+    clusters = [document[side] for side in ("source", "destination")]
+    assert all(clusters)
+    assert clusters[0] != clusters[1]
     (pair,) = document["pairs"]
     assert pair["differences"]["missing"] == 1
     assert pair["first"]["missing"]["source"] == {"partition": 0, "offset": 7}
