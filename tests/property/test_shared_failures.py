@@ -14,7 +14,7 @@ from relay_pipelines import model
 from relay_pipelines.copy import copier
 from relay_pipelines.errors import MovedError, RelayError, SourceError, TransactionPendingError
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.state_table import read_state
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import Checkpoint, CopyRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.owners import moved_id, own_id
 from relay_pipelines.prepare import owners
@@ -182,7 +182,7 @@ def test_renames_blame_the_right_range(*, crossed: bool) -> None:
 def claim(
     wanted: list[CopyRange], owned_by: Mapping[TopicPartition, str] | None = None
 ) -> dict[TopicPartition, RelayError]:
-    snapshot: Any = SimpleNamespace(name="m", checkpoints={}, owners=owned_by or {})
+    snapshot: Any = SimpleNamespace(name="m", state=CheckpointSnapshot(owners=owned_by or {}))
     snapshot.destination_client = partial(
         destination_client, "m", ten_topics.DESTINATION, clock=Clock()
     )

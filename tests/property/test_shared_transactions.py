@@ -110,8 +110,7 @@ class World:
             for at in [each.destination]
         ]
         options = replace(OPTIONS, chunk_bytes=self._random.choice([700, 1_500, 6_000, 1 << 20]))
-        state = {"checkpoints": known.checkpoints, "owners": known.owners}
-        snapshot: Any = SimpleNamespace(name="m", **state)
+        snapshot: Any = SimpleNamespace(name="m", state=known)
         snapshot.destination_client = partial(destination_client, "m", DESTINATION, clock=Clock())
         owners.claim(snapshot, ranges, options)
         self.zombies.append((ranges, options))
