@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -115,7 +116,8 @@ environment](../configuration.md#from-the-environment).
             text += f"Sections of its own, below: {', '.join(row[0] for row in maps)}.\n\n"
         new = [row for row in rows if row not in known and row not in maps]
         known |= dict.fromkeys([*maps, *new], title)
-        text += _table(("key", "value", "default", "meaning"), iter(new)) + "\n" if new else ""
+        shown = ((key, ", ".join(filter(None, both)), meaning) for key, *both, meaning in new)
+        text += _table(("key", "value, default", "meaning"), shown) + "\n" if new else ""
     return text
 
 
@@ -170,7 +172,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value, kind = field.default, _kind(field.annotation, field.metadata)
-    if value is None or isinstance(value, BaseModel) or value in ({}, ()):
+    if value is None or isinstance(value, BaseModel) or value in ({}, (), ""):
         return ""
     if kind.startswith("duration") and value > 0:
         return f"`{_scaled(value, _UNITS)}`"
@@ -241,7 +243,40 @@ def _metrics() -> str:
         )
         for metric in METRICS
     )
-    return head + _table(("name", "kind", "labels", "from", "meaning"), rows)
+    return f"{head}{_table(('name', 'kind', 'labels', 'from', 'meaning'), rows)}\n\n{_IN_DAGSTER}"
+
+
+_IN_DAGSTER = """\
+## In Dagster
+Each window of a topic is a materialisation with this metadata. Dagster plots the numbers on the
+asset's page, under *Plots*. A number that is unknown is left out.
+
+| key | meaning |
+|---|---|
+| `summary` | The numbers of the window in words. |
+| `records` | Records of the window at the destination, by the ledger. |
+| `copied by this run (records)` | Records that this run committed; 0 if they were copied before. |
+| `copied by this run (bytes)` | The size of their batches. |
+| `copying (seconds)` | Time in which tasks read, wrote and committed them. |
+| `copying (records per second)` | The speed of one task. |
+| `latency (seconds)` | From the timestamp of the oldest record until its copy was readable. |
+| `lag before (records)` | Source offsets that were not copied when the run looked last. |
+| `lag after (records)` | Those that were not copied when it ended. |
+| `lag after (seconds)` | The age of the oldest of them. |
+| `source end (offsets)` | The end offset at the source, summed over all topic-partitions. |
+| `source rate (records per second)` | How fast that sum grew since the run looked before. |
+| `first record` | The timestamp of the window's oldest record. |
+| `last record` | The timestamp of its newest record. |
+| `upstream` | The upstreams that were read. |
+| `code` | Which content of the files of filters and transforms decided. |
+| `topic-partitions` | A table: records by the ledger (*committed*) and at the \
+destination (*counted*), the result, source offsets. |
+| `topic-partitions, details` | A table: upstream, re-encoded records, offsets without a copy \
+by reason, destination offsets. |
+| `Spark` | The application on a Spark cluster, and the address of its page. |
+| `plan` | The asset with the frozen offsets of the window. |
+| `run` | The run that copied it. |
+"""
 
 
 def _errors() -> str:
@@ -256,15 +291,12 @@ what to do about each. *Retried* means that the same process tries again, until 
             f"[`{error.__name__}`](../troubleshooting.md#{error.__name__.lower()})",
             str(error.exit_code),
             error.side.value or "either",
-            "yes" if error.retryable else "",
-            "yes" if error.needs_operator else "",
+            "retried" * error.retryable or "needs you" * error.needs_operator,
             _one_line((error.__doc__ or "").partition("\n")[0]),
         )
         for error in all_errors()
     )
-    return head + _table(
-        ("error", "exit code", "side", "retried", "needs you", "what happened"), rows
-    )
+    return head + _table(("error", "exit code", "side", "then", "what happened"), rows)
 
 
 def all_errors(
@@ -360,7 +392,7 @@ restore), `records` is 0 and `gap` says what was decided.
 The record of a first chunk, with its key `{key.decode()}`:
 
 ```json
-{json.dumps(json.loads(value), indent=2)}
+{json.dumps(json.loads(value), indent=2, separators=(",", ":"))}
 ```
 
 ### `source_runs` and `destination_runs`
@@ -376,7 +408,7 @@ The checkpoints:
 The checkpoint that is committed with that chunk, with the key `{mark.decode()}`:
 
 ```json
-{json.dumps(json.loads(state), indent=2)}
+{json.dumps(json.loads(state), indent=2, separators=(",", ":"))}
 ```
 
 The topic has more kinds of records. What is about a source topic-partition stands in the partition
@@ -470,11 +502,12 @@ def _described(value: type) -> str:
         )
         for name in names.split(",")
     }
+    together = groupby(dataclasses.fields(value), key=lambda one: said.get(one.name, ""))
     rows = (
-        (f"`{one.name}`", f"`{one.type}`", said.get(one.name, ""))
-        for one in dataclasses.fields(value)
+        (", ".join(f"`{one.name}: {one.type}`" for one in fields), meaning)
+        for meaning, fields in together
     )
-    return "\n" + _table(("field", "type", "meaning"), rows)
+    return "\n" + _table(("field", "meaning"), rows)
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ _COUNTS = dg.TableSchema(
         *map(dg.TableColumn, ("committed", "counted", "result", "source offsets")),
     ]
 )
-"""Without descriptions, which Dagster would keep with each event: docs/metrics.md has them."""
+"""Without descriptions, which Dagster would keep with each event: docs/reference has them."""
 _DETAILS = ("partition", "upstream", "reencoded", "left out", "destination offsets", "source end")
 _REASONS = {
     Skipped.CONTROL: "transaction markers",
@@ -95,7 +95,7 @@ _REASONS = {
 def of_topic(
     lane: Lane, window: WindowReport, topic: TopicReport, run_id: str
 ) -> Mapping[str, Any]:
-    """The metadata of one topic's materialisation; docs/metrics.md explains the keys."""
+    """The metadata of one topic's materialisation; docs/reference/metrics.md has the keys."""
     copied, spent = topic.totals.records, topic.copying_seconds
     found = {
         "summary": _summary(topic),

@@ -35,7 +35,7 @@ from tests.support.run_plans import snapshot_of
 LANE = Lane("m", "main", WindowSettings(), ("orders",))
 AT = TopicPartition("orders", 0)
 RANGE = OffsetRange(AT, 100, 160)
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 KEY = "2026-11-22T04:10:20Z-000"
 CHUNK = replace(
     entry(100, 160, compaction_gap=4, control=6), source=RANGE, reencoded=20, upstream="a"
@@ -82,7 +82,7 @@ class TestMetadata:
     """What Dagster plots and shows of a topic."""
 
     def test_the_numbers(self, wordings):
-        """Of the topic alone, without the start of Spark; docs/metrics.md has each key."""
+        """Of the topic alone, without the start of Spark; the reference has each key."""
         numbers = {key: value for key, value in found().items() if isinstance(value, int | float)}
         wordings.check("window: numbers", "\n".join(f"{key}: {numbers[key]}" for key in numbers))
         text = DOCS.read_text()
