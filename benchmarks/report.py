@@ -18,8 +18,7 @@ _INTRODUCTION = """\
 Written by `make bench`: each contender copies each input once in each of {repetitions}
 repetition{plural}, in turns, on one machine that brokers and contenders share, and the copy is
 counted. Figures are medians of complete copies. `benchmarks/README.md` says how contenders are
-configured and what counts. See also [cost](cost.md), [Dagster](benchmarks-dagster.md) and
-[chaos](chaos.md).
+configured and what counts.
 
 relay and MirrorMaker 2 copy exactly once, the others at least once. *Tasks alone* is the copy
 without Spark. CPU is of all processes of a contender, without the brokers'.

@@ -20,8 +20,8 @@ the copy itself see [benchmarks](benchmarks.md).
 """
 _LATENCY = """\
 `window.every: 5s`: first 1,000 records/s of 1 KiB, then 10 a second, then nothing. Latency is the
-age of a record when a reader of committed records gets it. CPU is that of the runs; in parentheses
-that of all of Dagster.
+age of a record when a reader of committed records gets it. CPU is that of the runs (of all of
+Dagster).
 """
 _BUSY = """\
 All {topics} topics (two partitions each) were mirrored once; then {busy_topics} of them get

@@ -14,16 +14,15 @@ MARKS = {"D": "**found**", "N": "not verified", "R": "refused", "F": "failed", "
 _BEFORE = """\
 <!-- written by tests/integration/test_tampering.py; change the tests, not this page -->
 # What tampering shows
-A test makes each change on real brokers and looks with each column. Four columns are levels of
-`relay audit`; *statement* is `relay audit --against` a statement from before; *exporter* is an
-alert of `relay exporter`; *window check* is the check `message_counts` of a window that has all
-records. The samples here read all chunks.
+A test makes each change on real brokers and looks with each column: four levels of `relay audit`
+(the samples read all chunks), `--against` a *statement* from before, alerts of the *exporter*, and
+the *window check* `message_counts` of a window that has all records.
 
 | cell | meaning |
 |---|---|
 | **found** | reported as a difference: exit code 4, a failed check, or an alert |
-| not verified | some of it could not be verified, and the line says why; `--strict` ends with 4 |
-| passes | nothing is reported: this column does not look there, or cannot see it |
+| not verified | some of it could not be verified; `--strict` ends with 4 |
+| passes | nothing is reported |
 
 [Security](security.md#what-can-still-be-hidden) says what can still be hidden.
 """
