@@ -35,11 +35,7 @@ from relay_pipelines.plan.hops import with_own_hops
 from relay_pipelines.plan.owners import MOVE_SCOPE, own_id, present_owner, shared_id, topic_scope
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.checkpoint_moves import Move, replace_checkpoint
-from relay_pipelines.protocol.client import (
-    EARLIEST,
-    READ_COMMITTED,
-    ClusterClient,
-)
+from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.settings import Mirror

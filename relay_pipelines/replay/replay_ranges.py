@@ -28,11 +28,7 @@ from relay_pipelines.model import (
     UpstreamIdentity,
 )
 from relay_pipelines.plan.blockers import Blocker
-from relay_pipelines.protocol.client import (
-    EARLIEST,
-    READ_COMMITTED,
-    ClusterClient,
-)
+from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.open_transactions import wait_until_stable
 from relay_pipelines.replay.request import ReplayRequest
 from relay_pipelines.sides import Sides
