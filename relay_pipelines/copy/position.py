@@ -10,9 +10,9 @@ task finds it in its first Fetch, which begins there.
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterable, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import NO_RECORD, fingerprint_of
 from relay_pipelines.errors import (
@@ -173,12 +173,14 @@ def read_positions(
     checkpoints: Mapping[TopicPartition, Checkpoint],
     *,
     among_several: bool,
+    known: Callable[[TopicPartition], dict[str, Any]] = lambda _: {},
 ) -> dict[TopicPartition, Position]:
     """Read an upstream's positions and compare them with checkpoints: few requests per leader.
 
     Args:
         among_several: whether the source has other upstreams. One of several may be rebuilt with
             the same records under a new topic id; then only a record tells (`verify_position`).
+        known: further fields of a position.
 
     Raises:
         RetriableError: a leader is down or moving.
@@ -199,9 +201,10 @@ def read_positions(
             *(tp, low[tp], end[tp], checkpoint.next_offset),
             recreated=not among_several and tp in recreated,
             truncated_at=_truncated_at(checkpoint, epoch_ends.get(tp), end[tp]),
+            **known(tp),
         )
         if (checkpoint := copied.get(tp))
-        else Position(tp, low[tp], end[tp])
+        else Position(tp, low[tp], end[tp], **known(tp))
         for tp in partitions
     }
 

@@ -164,8 +164,10 @@ def _checkpoint_lost(position: Position, facts: Facts) -> CheckpointLostError | 
 
 def _elsewhere(position: Position, _facts: Facts) -> SourceError | None:
     """Nothing is lost while another upstream has the records, or may have them."""
-    elsewhere, worst = position.elsewhere, next(iter(losses(position)), None)
-    if elsewhere is None or (worst is not None and worst.error not in _AT_SOURCE):
+    if (elsewhere := position.elsewhere) is None:
+        return None
+    worst = next(iter(losses(position)), None)
+    if worst is not None and worst.error not in _AT_SOURCE:
         return None
     offset: int | None = position.low_watermark
     if worst is None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relay_pipelines.copy.position import read_positions as read_logs
-from relay_pipelines.copy.position import unproved_logs
+from relay_pipelines.copy import position
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.model import Checkpoint, TopicPartition
@@ -46,39 +45,36 @@ def read_positions(
     # open transaction
     high = source.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
     checkpoints = state.checkpoints
-    logs = read_logs(source, partitions, checkpoints, among_several=among_several)
     starts = start_offsets.start_offsets(source, state, lost.entries, partitions)
-    ends = {tp: log.end_offset for tp, log in logs.items()}
-    known = {tp: copied for tp, copied in checkpoints.items() if tp in ends}
-    # an epoch that ends too early says more: where the other records begin
-    doubted = {tp for tp in state.doubted if tp in ends and logs[tp].truncated_at is None}
-    unproved, unreadable = unproved_logs(source, ends, known, doubted)
 
-    def at_destination_of(tp: TopicPartition) -> dict[str, Any]:
-        """Return the fields of a position that only the destination knows."""
+    def known(tp: TopicPartition) -> dict[str, Any]:
+        """Return the fields that the log of a topic-partition does not tell."""
+        fields: dict[str, Any] = {
+            "high_watermark": high[tp],
+            "copies_after": lost.copies.get(tp),
+        }
+        if tp in starts:
+            fields["next_offset"] = starts[tp]
         if (newest := lost.entries.get(tp)) is not None:
-            return {"ledger_end": newest.entry.source.end}
-        if (copied := checkpoints.get(tp)) is None:
-            return {}
-        to = targets[tp.topic].of(tp)
-        if copied.bound_to != to or not (gone := _gone(at_destination, copied)):
-            return {}
-        return {"destination_lost": f"topic {to.topic!r}, which held the copies, {gone}"}
+            fields["ledger_end"] = newest.entry.source.end
+        elif copied := checkpoints.get(tp):
+            to = targets[tp.topic].of(tp)
+            if copied.bound_to == to and (gone := _gone(at_destination, copied)):
+                what = f"topic {to.topic!r}, which held the copies, {gone}"
+                fields["destination_lost"] = what
+        return fields
 
+    found = position.read_positions(
+        source, partitions, checkpoints, among_several=among_several, known=known
+    )
+    ends = {tp: each.end_offset for tp, each in found.items()}
+    compared = {tp: copied for tp, copied in checkpoints.items() if tp in ends}
+    # an epoch that ends too early says more: where the other records begin
+    doubted = {tp for tp in state.doubted if tp in ends and found[tp].truncated_at is None}
+    unproved, unreadable = position.unproved_logs(source, ends, compared, doubted)
     positions = [
-        Position(
-            tp,
-            log.low_watermark,
-            log.end_offset,
-            log.next_offset if tp in checkpoints or tp in lost.entries else starts.get(tp),
-            recreated=log.recreated or tp in unproved,
-            truncated_at=log.truncated_at,
-            first_offset=log.low_watermark,
-            high_watermark=high[tp],
-            copies_after=lost.copies.get(tp),
-            **at_destination_of(tp),
-        )
-        for tp, log in logs.items()
+        replace(each, recreated=True) if tp in unproved else each
+        for tp, each in found.items()
         if tp not in unreadable
     ]
     return _with_open_since(source, positions), unreadable
@@ -117,14 +113,14 @@ def _gone(at_destination: Metadata, checkpoint: Checkpoint) -> str:
 def _with_open_since(source: ClusterClient, positions: Sequence[Position]) -> list[Position]:
     """Add since when transactions are open; the ones with the most records are asked first."""
     held_up = sorted(
-        (position.open_transaction for position in positions if position.open_records),
+        (each.open_transaction for each in positions if each.open_records),
         key=len,
         reverse=True,
     )
     since = timestamps_ms(source, {each.topic_partition: each.start for each in held_up})
     return [
-        replace(position, open_since_ms=since[position.topic_partition])
-        if position.topic_partition in since
-        else position
-        for position in positions
+        replace(each, open_since_ms=since[each.topic_partition])
+        if each.topic_partition in since
+        else each
+        for each in positions
     ]
