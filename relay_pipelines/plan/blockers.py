@@ -6,7 +6,7 @@ for each error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -82,13 +82,23 @@ class Facts:
     unwritable: Mapping[TopicPartition, RelayError] = field(default_factory=dict)
 
 
-def judge(position: Position, facts: Facts) -> Blockers:
-    """Return everything that keeps a topic-partition from being copied; empty if nothing does."""
-    return {
-        blocker: error
-        for blocker, find in _JUDGES.items()
-        if (error := find(position, facts)) is not None
-    }
+def judge(positions: Iterable[Position], facts: Facts) -> dict[TopicPartition, Blockers]:
+    """Return everything that keeps topic-partitions from being copied; none of what is copied."""
+    judges = [
+        (each, find)
+        for each, find in _JUDGES.items()
+        if each not in _NEEDS or getattr(facts, _NEEDS[each])
+    ]
+    found: dict[TopicPartition, Blockers] = {}
+    for position in positions:
+        blockers = {
+            blocker: error
+            for blocker, find in judges
+            if (error := find(position, facts)) is not None
+        }
+        if blockers:
+            found[position.topic_partition] = blockers
+    return found | {tp: {Blocker.UNKNOWN: error} for tp, error in facts.unknown.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +176,7 @@ def _elsewhere(position: Position, _facts: Facts) -> SourceError | None:
     """Nothing is lost while another upstream has the records, or may have them."""
     if (elsewhere := position.elsewhere) is None:
         return None
-    worst = next(iter(losses(position)), None)
+    worst = next(_losses(position), None)
     if worst is not None and worst.error not in _AT_SOURCE:
         return None
     offset: int | None = position.low_watermark
@@ -188,7 +198,7 @@ def _elsewhere(position: Position, _facts: Facts) -> SourceError | None:
 
 def lost(position: Position, facts: Facts) -> DataLossError | None:
     """Return what is lost and nowhere else; None if nothing is."""
-    worst = next(iter(losses(position)), None)
+    worst = next(_losses(position), None)
     if worst is None or _elsewhere(position, facts):
         return None
     tp = position.topic_partition
@@ -215,6 +225,15 @@ _JUDGES: Mapping[Blocker, Callable[[Position, Facts], RelayError | None]] = {
     Blocker.UNWRITABLE: lambda at, facts: facts.unwritable.get(at.topic_partition),
 }
 """In this order. What is `UNKNOWN` has nothing to judge."""
+_NEEDS = {
+    Blocker.REFUSED: "refused",
+    Blocker.LEDGER_LOST: "is_ledger_lost",
+    Blocker.MOVED: "moved",
+    Blocker.SUPERSEDED: "superseded",
+    Blocker.BOUND_ELSEWHERE: "bound_elsewhere",
+    Blocker.UNWRITABLE: "unwritable",
+}
+"""The facts without which a judge finds nothing: there are thousands of positions."""
 
 
 def unknown_beginning(position: Position) -> SourceError | None:

@@ -160,9 +160,7 @@ class ClusterSnapshot:
 
         Those of a topic that is refused share its error.
         """
-        found = {each.topic_partition: judge(each, self.facts) for each in self.positions}
-        unknown = {tp: {Blocker.UNKNOWN: error} for tp, error in self.facts.unknown.items()}
-        return {tp: blockers for tp, blockers in (found | unknown).items() if blockers}
+        return judge(self.positions, self.facts)
 
     @cached_property
     def held(self) -> dict[TopicPartition, RelayError]:

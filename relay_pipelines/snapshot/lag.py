@@ -98,6 +98,8 @@ def late(snapshot: ClusterSnapshot, now_ms: int) -> set[TopicPartition]:
     Raises:
         RelayError: the source does not answer.
     """
+    if not any(position.lag for position in snapshot.positions):
+        return set()
     looks, window_of = _learn(snapshot), snapshot.sides.mirror.window_of
     found: set[TopicPartition] = set()
     waiting: defaultdict[int, dict[TopicPartition, OffsetRange]] = defaultdict(dict)

@@ -199,6 +199,6 @@ def test_what_another_upstream_has(
     """What to do follows from the upstream that has the records, and not from one beside it."""
     selection = UpstreamSelection(Cluster("a", ()), "", unread=tuple(others))
     position = with_others(selection, Position(A, 100, 200, copied))
-    ((blocker, error),) = judge(position, Facts()).items()
+    ((blocker, error),) = judge([position], Facts())[A].items()
     assert (blocker, type(error)) == (Blocker.ELSEWHERE, SourceError)
     assert remedy in error.remedy
