@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,20 +51,21 @@ def built(folder: Path, commit: str = "HEAD") -> Release:
     """
     git = ["git", "-C", str(ROOT)]
     moment = subprocess.check_output([*git, "log", "-1", "--format=%ct", commit], text=True).strip()
-    _unpack(subprocess.check_output([*git, "archive", "--prefix=commit/", commit]), folder)
+    run(*git, "archive", "--prefix=commit/", "--output", folder / "commit.tar", commit)
+    _unpack(folder / "commit.tar")
     build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     run(*build, "-t", "sdist", cwd=folder / "commit", SOURCE_DATE_EPOCH=moment)
     (sdist,) = folder.glob("*.tar.gz")
-    _unpack(sdist.read_bytes(), folder)
+    _unpack(sdist)
     inside = folder / sdist.name.removesuffix(".tar.gz")
     run(*build, "-t", "wheel", cwd=inside, SOURCE_DATE_EPOCH=moment)
     (wheel,) = folder.glob("*.whl")
     return Release(sdist, wheel)
 
 
-def _unpack(archive: bytes, folder: Path) -> None:
-    with tarfile.open(fileobj=BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
+def _unpack(archive: Path) -> None:
+    """Unpack an archive beside it; Python's own way is another one in each version."""
+    run("tar", "--extract", "--file", archive, "--directory", archive.parent)
 
 
 def built_twice(folder: Path, commit: str = "HEAD") -> Release:
