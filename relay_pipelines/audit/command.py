@@ -19,7 +19,7 @@ from relay_pipelines.audit.report import (
 )
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.audit.verdict import State, Verdict
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.invocation import Invocation, require_writable, selected_mirrors, the_mirror
 from relay_pipelines.output import messages
@@ -79,12 +79,9 @@ def run(
 
 def _write_page(path: Path, audits: Sequence[Audit]) -> None:
     from relay_pipelines.audit import page  # jinja2 is slow to import
+    from relay_pipelines.output import html_page
 
-    try:
-        path.write_text(page.page(audits, SystemClock().now_ms()), encoding="utf-8")
-    except OSError as error:
-        what = f"--html: {path} cannot be written: {error.strerror}"
-        raise RelayError(what, remedy="name another file") from error
+    html_page.write(path, page.page(audits, SystemClock().now_ms()))
 
 
 def refuse_a_part(request: AuditRequest, html: Path | None) -> None:

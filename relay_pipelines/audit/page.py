@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from relay_pipelines.audit.coverage import OffsetKind, Stretch, binned
 from relay_pipelines.finding import texts
-from relay_pipelines.output.formatting import count, format_time, seconds, size
+from relay_pipelines.output.formatting import count
+from relay_pipelines.output.html_page import render
 
 if TYPE_CHECKING:
     from relay_pipelines.audit.audit import Audit, PartitionAudit
@@ -32,22 +31,10 @@ COLORS = {
 
 def page(audits: Sequence[Audit], now_ms: int) -> str:
     """Return the page."""
-    environment = Environment(
-        loader=PackageLoader("relay_pipelines.audit", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "count": count,
-        "size": size,
-        "seconds": seconds,
-        "time": format_time,
-        "name": _name,
-    }
-    template = environment.get_template("audit.html.j2")
-    return template.render(
+    return render(
+        "relay_pipelines.audit",
+        "audit.html.j2",
+        name=_name,
         audits=audits,
         texts=texts,
         now_ms=now_ms,

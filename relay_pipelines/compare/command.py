@@ -13,7 +13,7 @@ from relay_pipelines.compare.report import compare_document, compare_table, grou
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.compare.selection import begin
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.finding import Severity
 from relay_pipelines.invocation import Invocation, require_writable, the_mirror
 from relay_pipelines.output import messages
@@ -98,9 +98,6 @@ def _report(invocation: Invocation, compared: Compared, *, as_json: bool) -> Non
 
 def _write_page(path: Path, compared: Compared) -> None:
     from relay_pipelines.compare import page  # jinja2 is slow to import
+    from relay_pipelines.output import html_page
 
-    try:
-        path.write_text(page.page(compared, SystemClock().now_ms()), encoding="utf-8")
-    except OSError as error:
-        what = f"--html: {path} cannot be written: {error.strerror}"
-        raise RelayError(what, remedy="name another file") from error
+    html_page.write(path, page.page(compared, SystemClock().now_ms()))

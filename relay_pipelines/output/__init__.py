@@ -8,4 +8,5 @@ progress      the progress of a run: bars in a terminal, lines elsewhere
 watching      the view of `relay status --watch`
 run_report    what the commands say about a plan, and about a run
 page_view     the page of a mirror as text and as Markdown
+html_page     reports as HTML pages
 """

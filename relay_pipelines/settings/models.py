@@ -367,7 +367,10 @@ class Mirror(RecordSettings):
                 f"the source has no upstream of this name: choose {choice}",
             )
         if self.groups.allow and not upstream and len(names) > 1:
-            why = f"the source has several upstreams: say whose groups are meant, {choice}"
+            why = (
+                "the source has several upstreams: say with upstream whose groups are meant,"
+                f" {choice}"
+            )
             yield ("groups", "allow"), why
 
     @property

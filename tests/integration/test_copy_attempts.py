@@ -143,8 +143,8 @@ def test_give_up_after_counts_from_the_last_progress(
     outcome, passes, slept = copied_to(60, lambda _: True)
     facts = outcome.status, outcome.error, outcome.next_offset
     assert facts == (Status.FAILED, "made to fail", 50)
-    assert slept >= 1, "attempts wait as well, for the transaction before"
-    assert passes > 1
+    assert slept >= 1
+    assert 1 < passes <= 3, "a broker that is slow to end a transaction makes them fewer, not more"
     assert len(mirror.copied()) == 50
 
 
