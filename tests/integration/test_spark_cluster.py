@@ -65,6 +65,7 @@ def write(mirror: Mirror, each: int = 5) -> None:
         new = [Record(b"%d" % number, b"value %d" % at) for at in range(first, first + each)]
         put(sender, TopicPartition(mirror.source.topic, number), new)
         records.extend(new)
+        mirror.source.offsets.setdefault(number, []).extend(range(first, first + each))
     sender.flush()
 
 
