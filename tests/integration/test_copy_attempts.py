@@ -121,7 +121,8 @@ def test_give_up_after_counts_from_the_last_progress(
 ) -> None:
     """Only a range that makes no progress for `give_up_after` is given up."""
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 60, 10)))
-    mirror.with_options(chunk_bytes=1, give_up_after_ms=1_000, backoff_min_ms=600)
+    # half of a wait is left to chance: of at least half a second each, two fill the second
+    mirror.with_options(chunk_bytes=1, give_up_after_ms=1_000, backoff_min_ms=1_000)
 
     def copied_to(end: int, fails_at: Callable[[int], bool]) -> tuple[Outcome, int, float]:
         """Copy while some commits fail; return also their number, and what was waited."""
