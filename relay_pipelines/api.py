@@ -225,7 +225,7 @@ class Mirror:
         return plan_replay(self._sides, request, self._session, self._mirrors)
 
     def replay(
-        self, wanted: ReplayRequest | Replay, observers: Sequence[Observer] = ()
+        self, request: ReplayRequest | Replay, observers: Sequence[Observer] = ()
     ) -> RunResult:
         """Copy a range again, exactly once, as `relay replay` does.
 
@@ -233,14 +233,14 @@ class Mirror:
         Failures while copying are in the result.
 
         Args:
-            wanted: what to copy, or what `plan_replay` has returned for it.
+            request: what to copy, or what `plan_replay` has returned for it.
 
         Raises:
             RelayError: as `plan_replay`.
         """
         from relay_pipelines.replay.replay import Replay, copy_replay  # Arrow is slow to import
 
-        planned = wanted if isinstance(wanted, Replay) else self.plan_replay(wanted)
+        planned = request if isinstance(request, Replay) else self.plan_replay(request)
         return copy_replay(planned, self._session, observers)
 
     def of_replay(self, replay_id: str) -> Mirror:

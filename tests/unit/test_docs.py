@@ -1,6 +1,8 @@
 """The documentation builds, is complete, and its examples are valid."""
 
 import ast
+import functools
+import inspect
 import os
 import re
 import subprocess
@@ -12,7 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+import relay_pipelines as relay
+from relay_pipelines.expectations.selected import TopicResults
 from relay_pipelines.migration.document import parse
+from relay_pipelines.replay.replay import Replay
+from relay_pipelines.schemas.verdict import TopicVerdict
 from relay_pipelines.settings import load
 from scripts import architecture, docs_hooks, reference
 from tests.support.doc_blocks import CANNOT_RUN, NOT_RUN, ROOT, Block, blocks
@@ -124,3 +130,41 @@ def test_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
 def test_other_blocks_can_be_read(block: Block) -> None:
     readers: Any = {"python": ast.parse, "toml": tomllib.loads, "properties": parse}
     assert readers.get(block.language, yaml.safe_load)(block.text)
+
+
+def test_the_page_of_names_in_python_has_them_all() -> None:
+    """Every name and attribute that reference/python.md has exists, and none is left out."""
+    page = (ROOT / "docs/reference/python.md").read_text()
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", page))))
+    assert [name for name in relay.__all__ if name not in named] == []
+    steps = {"snapshot", "prepare", "copy"}  # of `run`, for what shows them one by one
+    public = {name for name in dir(relay.Mirror) if not name.startswith("_")}
+    assert public - steps - named == set()
+    looked_at = 0
+    for call, is_there in re.findall(r"^\| (`.*?) \| (.*) \|$", page, re.MULTILINE):
+        for path, arguments in re.findall(r"`([\w.]+)(?:\(([^)]*)\))?", call):
+            known: Any = functools.reduce(getattr, path.split("."), relay)
+            if inspect.ismodule(known):  # a module and its function have the name `definitions`
+                known = getattr(known, path)
+            taken = inspect.signature(known).parameters
+            for argument in filter(None, re.split(r"(?:=?\.\.\.)?(?:, |$)", arguments)):
+                assert argument in taken, f"{path}({argument})"
+            given = known if inspect.isclass(known) else _returned(known)
+            has = {*dir(given), *getattr(given, "__dataclass_fields__", ())}
+            for name in re.findall(r"`([a-z]\w+)(?:=[^`]*)?`", is_there):
+                assert name in has | {"with", "dict", "relay_spark"}, f"{path}: {name}"
+                looked_at += 1
+    assert looked_at > 70
+
+
+def _returned(function: Any) -> type[Any]:
+    """The class of what a function of the API returns, or of the values in the list it returns."""
+    classes = (
+        Replay,
+        TopicResults,
+        TopicVerdict,
+        *(getattr(relay, name) for name in relay.__all__),
+    )
+    known = {each.__name__: each for each in classes if inspect.isclass(each)}
+    words = re.findall(r"\w+", str(inspect.signature(function).return_annotation))
+    return next((known[word] for word in words if word in known), object)
