@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.claims import Claims, RecountPart, accounted
-from relay_pipelines.audit.comparison import ComparedChunk, Comparison
-from relay_pipelines.audit.coverage import CoverageMap, OffsetKind, coverage, last_history, select
+from relay_pipelines.audit.comparison import ComparedChunk, Comparison, Difference
+from relay_pipelines.audit.coverage import CoverageMap, coverage, last_history, select
 from relay_pipelines.audit.recount import UNTIMED, DestinationCount, Recount, gap_finding
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed, is_compacted
@@ -45,9 +45,7 @@ BY_RECORD = "record by record"
 BY_KEY = "key by key, because it is compacted"
 _NOT_COMPARED = "not compared: "
 _CHANGED = "select or transform may have changed the records"
-_ALL_PERCENT = 100.0
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
-_WITHOUT_CHUNK = {OffsetKind.MISSING, OffsetKind.NOT_YET}
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
 
 
@@ -59,7 +57,6 @@ class PartitionAudit:
         coverage: by the ledger.
         chain: what the verification of its ledger entries found.
         level: of the audit.
-        destination: the topic-partition with the copies; None if no record was copied.
         parts: what to count at the destination.
         counted: the parts that were counted so far.
         rule: how its chunks are compared; empty if they are not.
@@ -76,7 +73,6 @@ class PartitionAudit:
     coverage: CoverageMap
     chain: Chain
     level: Level
-    destination: TopicPartition | None = None
     parts: list[RecountPart] = field(default_factory=list)
     counted: list[DestinationCount] = field(default_factory=list)
     rule: str = ""
@@ -90,7 +86,12 @@ class PartitionAudit:
     @property
     def topic_partition(self) -> TopicPartition:
         """Of the source."""
-        return self.coverage.range.topic_partition
+        return self.coverage.topic_partition
+
+    @property
+    def destination(self) -> TopicPartition | None:
+        """The topic-partition with the copies; None if no record was copied."""
+        return self.coverage.destination
 
     @property
     def recount(self) -> Recount | None:
@@ -111,16 +112,15 @@ class PartitionAudit:
         return sum(result.records for result in self.results)
 
     @property
-    def first_difference(self) -> Comparison | None:
-        """The chunk with the first difference, by the source's offsets."""
-        differing = [result for result in self.results if result.difference]
-        return min(differing, key=lambda result: result.chunk.source, default=None)
+    def first_difference(self) -> tuple[Comparison, Difference] | None:
+        """The first difference by the source's offsets, and its chunk; None if there is none."""
+        differing = [(each, each.difference) for each in self.results if each.difference]
+        return min(differing, key=lambda found: found[0].chunk.source, default=None)
 
     @property
     def copied_chunks(self) -> int:
         """Chunks that the ledger has in the range."""
-        stretches = self.coverage.stretches
-        return sum(not _WITHOUT_CHUNK & stretch.counts.keys() for stretch in stretches)
+        return len(self.coverage.chunks)
 
     @property
     def compared_chunks(self) -> int:
@@ -202,14 +202,14 @@ class PartitionAudit:
                 at = first_foreign.destination or str(self.destination)
                 there = f"{at} at offset {first_foreign.foreign_at}"
                 lines.append(f"the first record that this mirror did not write is in {there}")
-        first = self.first_difference
-        if first is not None and first.difference is not None:
-            differing = sum(result.difference is not None for result in self.results)
-            source = first.chunk.source
+        if first := self.first_difference:
+            result, difference = first
+            differing = sum(each.difference is not None for each in self.results)
+            source = result.chunk.source
             lines.append(
                 f"differing chunks: {differing:,} of {len(self.results):,}; the first is"
-                f" [{source.start}, {source.end}), compared with upstream {first.upstream}:"
-                f" {first.difference.what}"
+                f" [{source.start}, {source.end}), compared with upstream {result.upstream}:"
+                f" {difference.what}"
             )
         others = (self._finding(Kind.OTHER_RECORDS, Severity.DIFFERENCE, line) for line in lines)
         return [*broken, *others]
@@ -371,7 +371,6 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
             each,
             ledger.chains[tp],
             level,
-            _destination(each.entries),
             gone=[*filter(None, (lost[tp], there.replaced(checkpoint)))],
             policies=stretches(each.chunks),
         )
@@ -393,10 +392,12 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
         _plan_uncopied(audit, request, selected, ledger, claims)
     if level.compares:
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
-        planning = _Planning(audit, ledger.checkpoints, logs, there.configs, source_configs, shared)
+        planning = _Planning(
+            request, ledger.checkpoints, logs, there.configs, source_configs, shared
+        )
         for each in selected:
-            if audit.partitions[each.topic_partition].destination is not None:
-                planning.plan(each)
+            if each.destination is not None:
+                planning.plan(audit.partitions[each.topic_partition])
     return audit
 
 
@@ -462,14 +463,9 @@ def _select(
         return []
 
 
-def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
-    written = [entry.to for entry in entries if entry.records]
-    return written[-1] if written else None
-
-
 def _topics_of_copies(selected: CoverageMap, checkpoint: Checkpoint | None) -> set[str]:
     """Return the topics with copies of a range, and the one that has the newest copies."""
-    newest = _destination(selected.entries)
+    newest = selected.destination
     if not selected.entries and checkpoint and checkpoint.copies:
         newest = checkpoint.copies.topic_partition
     topics = {entry.to.topic for entry in selected.chunks if entry.records}
@@ -520,112 +516,90 @@ class _Planning:
         shared: destination topic-partitions to which several sources are copied.
     """
 
-    audit: Audit
+    request: AuditRequest
     checkpoints: Mapping[TopicPartition, Checkpoint]
     logs: SourceLogs
     configs: Configs
     followed: Configs
     shared: Container[TopicPartition]
 
-    def plan(self, selected: CoverageMap) -> None:
+    def plan(self, found: PartitionAudit) -> None:
         """Plan one topic-partition."""
-        partition_audit = self.audit.partitions[selected.topic_partition]
         copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-        for entry in selected.chunks:
+        for entry in found.coverage.chunks:
             copied[entry.to].append(entry)
-        rules, chunks = [], []
-        for to, entries in copied.items():
-            rule, some, uncompared = self._compared(selected, to, entries)
-            rules.append(rule)
-            chunks += some
-            partition_audit.uncompared.update(uncompared)
-        partition_audit.rule = "; ".join(dict.fromkeys(rules))
-        partition_audit.chunks = _sampled(self.audit, chunks)
+        rules = [self._add(found, to, entries) for to, entries in copied.items()]
+        found.rule = "; ".join(dict.fromkeys(rules))
+        found.chunks = _sampled(self.request, found.chunks)
 
-    def _compared(
-        self, selected: CoverageMap, to: TopicPartition, entries: Sequence[LedgerEntry]
-    ) -> tuple[str, list[ComparedChunk], Counter[str]]:
-        """Return the rule for the copies in one destination topic-partition, and their chunks.
+    def _add(
+        self, found: PartitionAudit, to: TopicPartition, entries: Sequence[LedgerEntry]
+    ) -> str:
+        """Add the chunks in one destination topic-partition that can be compared.
 
         Returns:
-            also how many records are in none, by reason.
+            the rule, or why there are none; how many records are in none, by reason, is added, too.
         """
-        topic, records = selected.topic_partition.topic, sum(entry.records for entry in entries)
-        here, there = self.logs.configs.get(topic, {}), self.configs.get(to.topic, {})
-        policies = CleanupPolicies(there, self.followed.get(topic, {}))
-        at_source = is_compacted(here)
+        tp, records = found.topic_partition, sum(entry.records for entry in entries)
+        here, there = self.logs.configs.get(tp.topic), self.configs.get(to.topic, {})
+        policies = CleanupPolicies(there, self.followed.get(tp.topic, {}))
+        at_source = is_compacted(here or {})
         compacted = at_source or policies.compact
-        why = (
-            ""
-            if topic not in self.logs.configs
-            else _why_not(self.audit, entries, compacted=compacted, is_shared=to in self.shared)
-        )
-        if why:
-            return f"{_NOT_COMPARED}{why}", [], Counter({why: records})
-        rule, changed = BY_RECORD, Counter[str]()
+        if here is not None and (why := self._why_not(to, entries, compacted=compacted)):
+            found.uncompared[why] += records
+            return f"{_NOT_COMPARED}{why}"
+        changed = [entry for entry in entries if entry.may_change_records and not compacted]
         if compacted:
-            rule = BY_KEY
-            chunks = [_compacted(selected, to, policies, at_source=at_source)] if records else []
-        else:
-            chunks = [
-                _chunk(ledger_entry, self.shared, policies)
-                for ledger_entry in entries
-                if not ledger_entry.may_change_records
-            ]
-            changed[_CHANGED] = sum(
-                ledger_entry.records for ledger_entry in entries if ledger_entry.may_change_records
+            chunks = (
+                [_compacted(found.coverage, to, policies, at_source=at_source)] if records else []
             )
-        readable, uncompared = self._with_upstreams(chunks)
-        uncompared += changed
-        if uncompared and not readable:
-            rule = _NOT_COMPARED + "; ".join(uncompared)
-        return rule, readable, uncompared
-
-    def _with_upstreams(
-        self, chunks: Iterable[ComparedChunk]
-    ) -> tuple[list[ComparedChunk], Counter[str]]:
-        """Return the chunks that an upstream may have, why others have none, and their records."""
+        else:
+            same = (entry for entry in entries if not entry.may_change_records)
+            chunks = [_chunk(entry, self.shared, policies) for entry in same]
         readable, uncompared = [], Counter[str]()
         for chunk in chunks:
-            tp, upstream = chunk.source.topic_partition, chunk.upstream
-            checkpoint = self.checkpoints.get(tp)
-            own, may, why_none = self.logs.holders(tp.topic, upstream, checkpoint)
-            if may:
-                readable.append(replace(chunk, own_logs=own, no_own=why_none))
+            own, may_hold, why = self.logs.holders(
+                tp.topic, chunk.upstream, self.checkpoints.get(tp)
+            )
+            if may_hold:
+                readable.append(replace(chunk, own_logs=own, no_own=why))
             else:
-                uncompared[why_none] += chunk.records
-        return readable, uncompared
+                uncompared[why] += chunk.records
+        uncompared += Counter({_CHANGED: sum(entry.records for entry in changed)})
+        found.chunks += readable
+        found.uncompared.update(uncompared)
+        if uncompared and not readable:
+            return _NOT_COMPARED + "; ".join(uncompared)
+        return BY_KEY if compacted else BY_RECORD
+
+    def _why_not(
+        self, to: TopicPartition, entries: Sequence[LedgerEntry], *, compacted: bool
+    ) -> str:
+        """Return why a topic's records cannot be compared; empty if they can.
+
+        Args:
+            entries: which say how the records were copied; relay.yaml may say something else now.
+            compacted: whether a cleaner may work on either side.
+        """
+        changed = [entry.may_change_records for entry in entries]
+        if not compacted:
+            return _CHANGED if all(changed) else ""
+        reasons = {
+            _CHANGED: any(changed),
+            "it is compacted and filtered": any(entry.may_leave_out for entry in entries),
+            "it is compacted, and other topic-partitions are copied there, too": to in self.shared,
+            "it is compacted, so a sample would have to read all of it": self.request.level
+            is Level.SAMPLE,
+        }
+        return next((why for why, holds in reasons.items() if holds), "")
 
 
-def _why_not(
-    audit: Audit, entries: Sequence[LedgerEntry], *, compacted: bool, is_shared: bool
-) -> str:
-    """Return why a topic's records cannot be compared; empty if they can.
-
-    Args:
-        entries: which say how the records were copied; relay.yaml may say something else by now.
-        compacted: whether a cleaner may work on either side.
-        is_shared: whether several sources are copied to the same destination.
-    """
-    reasons = {
-        _CHANGED: any(entry.may_change_records for entry in entries)
-        if compacted
-        else all(entry.may_change_records for entry in entries),
-        "it is compacted and filtered": compacted and any(entry.may_leave_out for entry in entries),
-        "it is compacted, and other topic-partitions are copied there, too": is_shared
-        and compacted,
-        "it is compacted, so a sample would have to read all of it": compacted
-        and audit.level is Level.SAMPLE,
-    }
-    return next((why for why, holds in reasons.items() if holds), "")
-
-
-def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
+def _sampled(request: AuditRequest, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
     """Return the share of the chunks that the seed chooses, in order; at least one."""
-    if audit.level is not Level.SAMPLE or not chunks:
+    if request.level is not Level.SAMPLE or not chunks:
         return chunks
-    chooser = random.Random(f"{audit.request.seed}/{chunks[0].source.topic_partition}")  # noqa: S311 - no secret
-    number = max(1, round(audit.request.share / _ALL_PERCENT * len(chunks)))
+    chooser = random.Random(f"{request.seed}/{chunks[0].source.topic_partition}")  # noqa: S311 - no secret
+    number = max(1, round(request.share / 100 * len(chunks)))
     chosen = chooser.sample(range(len(chunks)), number)
     return [chunks[index] for index in sorted(chosen)]
 
@@ -649,7 +623,11 @@ def _chunk(
 
 
 def _compacted(
-    topic: CoverageMap, destination: TopicPartition, policies: CleanupPolicies, *, at_source: bool
+    topic: CoverageMap,
+    destination: TopicPartition,
+    policies: CleanupPolicies,
+    *,
+    at_source: bool,
 ) -> ComparedChunk:
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
     copied = [entry for entry in topic.entries if entry.records and entry.to == destination]

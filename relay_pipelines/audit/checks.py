@@ -306,7 +306,7 @@ def _metadata(audit: Audit, page: Path | None, config_path: str) -> dict[str, An
 def _first_difference(partition_audit: PartitionAudit) -> dict[str, Any]:
     tp, first = partition_audit.topic_partition, partition_audit.first_difference
     more: dict[str, Any] = {}
-    if first is None or first.difference is None:
+    if first is None:
         recount = partition_audit.counted_so_far
         foreign = None if recount is None else recount.first_foreign
         where = partition_audit.destination if foreign else partition_audit.coverage.range
@@ -314,9 +314,9 @@ def _first_difference(partition_audit: PartitionAudit) -> dict[str, Any]:
         if foreign:
             more["offset"] = foreign.foreign_at
     else:
-        difference = first.difference
+        result, difference = first
         record = difference.source or difference.destination
-        offset = first.chunk.source.start if record is None else record.offset
+        offset = result.chunk.source.start if record is None else record.offset
         side = "" if difference.source or record is None else " (destination)"
         fields = ", ".join(difference.fields)
         said = f"{tp} at offset {offset}{side}: {fields}; {difference.what}"
@@ -333,7 +333,8 @@ def command(mirror: str, request: AuditRequest, found: PartitionAudit, config: s
     words = ["relay", "--config", config, "audit", "--mirror", mirror]
     words += ["--topic", tp.topic, "--partition", str(tp.partition)]
     if first is not None:
-        words += ["--offsets", f"{first.chunk.source.start}:{first.chunk.source.end}"]
+        source = first[0].chunk.source
+        words += ["--offsets", f"{source.start}:{source.end}"]
     elif request.window:
         words += ["--window", request.window]
     return shlex.join([*words, "--level", str(Level.FULL)])

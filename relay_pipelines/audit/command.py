@@ -180,6 +180,5 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     for line in passed:
         console.print(f"{audit.mirror}: {line}", soft_wrap=True)
     for tp, partition_audit in audit.partitions.items():
-        first = partition_audit.first_difference
-        if first is not None and first.difference is not None:
-            show(console, difference_table(str(tp), first.difference))
+        if first := partition_audit.first_difference:
+            show(console, difference_table(str(tp), first[1]))

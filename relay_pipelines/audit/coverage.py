@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -74,6 +74,11 @@ class CoverageMap:
         return self.range.topic_partition
 
     @property
+    def destination(self) -> TopicPartition | None:
+        """Where the newest copies of its topic-partition are; None if no record was copied."""
+        return next((entry.to for entry in reversed(self.entries) if entry.records), None)
+
+    @property
     def chunks(self) -> list[LedgerEntry]:
         """The entries of chunks, not of losses, that cover the range, in the order of offsets."""
         return [entry for entry in self.covering if not entry.gap]
@@ -99,9 +104,8 @@ class CoverageMap:
     @property
     def missing(self) -> list[OffsetRange]:
         """The offsets that no entry has, although the checkpoint is after them."""
-        tp = self.range.topic_partition
         return [
-            OffsetRange(tp, stretch.start, stretch.end)
+            OffsetRange(self.topic_partition, stretch.start, stretch.end)
             for stretch in self.stretches
             if OffsetKind.MISSING in stretch.counts
         ]
@@ -170,32 +174,23 @@ def coverage(
         copied_to: the source offset up to which entries must exist: the checkpoint, as it was
             before the entries were read.
     """
-    tp, history = offset_range.topic_partition, tuple(entries)
+    history = tuple(entries)
     ours = sorted(
         (entry for entry in history if entry.source.overlaps(offset_range)),
         key=lambda entry: entry.source,
     )
     stretches: list[Stretch] = []
     duplicated: list[OffsetRange] = []
-    unbalanced: list[OffsetRange] = []
-    disordered: list[OffsetRange] = []
-    position, ends = offset_range.start, dict[TopicPartition, int]()
+    position = offset_range.start
     for entry in ours:
         start, end = entry.source.start, entry.source.end
         if start > position:
             stretches.append(_without_entry(position, start, OffsetKind.MISSING))
         if stretches and start < position:
-            duplicated.append(OffsetRange(tp, start, min(end, position)))
+            duplicated.append(replace(entry.source, end=min(end, position)))
         if end > position or not stretches:
             stretches.append(Stretch(start, end, _counts(entry)))
         position = max(position, end)
-        if not _is_balanced(entry):
-            unbalanced.append(entry.source)
-        if entry.records:
-            copies = entry.destination
-            if copies.start < ends.get(copies.topic_partition, copies.start):
-                disordered.append(entry.source)
-            ends[copies.topic_partition] = copies.end
     for end, kind in (
         (min(offset_range.end, copied_to), OffsetKind.MISSING),
         (offset_range.end, OffsetKind.NOT_YET),
@@ -204,9 +199,25 @@ def coverage(
             stretches.append(_without_entry(position, end, kind))
             position = end
     return CoverageMap(
-        *(offset_range, history, copied_to, tuple(ours), tuple(stretches)),
-        *(tuple(duplicated), tuple(unbalanced), tuple(disordered)),
+        *(offset_range, history, copied_to, tuple(ours), tuple(stretches), tuple(duplicated)),
+        tuple(entry.source for entry in ours if not _is_balanced(entry)),
+        tuple(entry.source for entry in disordered(ours, {})),
     )
+
+
+def disordered(
+    entries: Iterable[LedgerEntry], ends: dict[TopicPartition, int]
+) -> Iterator[LedgerEntry]:
+    """Yield the entries whose copies do not lie after those of the entry before them.
+
+    Args:
+        ends: where the copies before the first entry end, where that is known.
+    """
+    for entry in entries:
+        if entry.records:
+            if entry.destination.start < ends.get(entry.to, 0):
+                yield entry
+            ends[entry.to] = entry.destination.end
 
 
 def binned(stretches: Sequence[Stretch], most: int) -> list[Stretch]:
@@ -290,13 +301,8 @@ def _range(
     """Return the source offsets to audit in one topic-partition; empty if there are none."""
     if selection.by_entries:
         chosen = [entry.source for entry in covered if selection.wants(entry)]
-        if not chosen:
-            return OffsetRange(tp, 0, 0)
-        return OffsetRange(
-            tp,
-            min(offset_range.start for offset_range in chosen),
-            max(offset_range.end for offset_range in chosen),
-        )
+        start = min((each.start for each in chosen), default=0)
+        return OffsetRange(tp, start, max((each.end for each in chosen), default=0))
     first = min(entry.source.start for entry in covered)
     begin, stop = selection.offsets or (None, None)
     start = first if begin is None else begin

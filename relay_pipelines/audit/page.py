@@ -73,10 +73,11 @@ def bars(stretches: Sequence[Stretch]) -> Iterator[dict[str, Any]]:
 def mark(partition_audit: PartitionAudit) -> float | None:
     """Return where in the picture the first difference is; None if there is none."""
     first, stretches = partition_audit.first_difference, partition_audit.coverage.stretches
-    if first is None or first.difference is None or not stretches:
+    if first is None or not stretches:
         return None
-    record = first.difference.source
-    offset = first.chunk.source.start if record is None else record.offset
+    result, difference = first
+    record = difference.source
+    offset = result.chunk.source.start if record is None else record.offset
     start, end = stretches[0].start, max(stretch.end for stretch in stretches)
     return WIDTH * (offset - start) / max(1, end - start)
 

@@ -106,11 +106,8 @@ def verdict_document(found: Verdict) -> Document:
 
 
 def _audited(partition_audit: PartitionAudit) -> Document:
-    tp, counted, first = (
-        partition_audit.topic_partition,
-        partition_audit.recount,
-        partition_audit.first_difference,
-    )
+    tp, counted = partition_audit.topic_partition, partition_audit.recount
+    first = partition_audit.first_difference
     return {
         "topic": tp.topic,
         "partition": tp.partition,
@@ -163,9 +160,9 @@ def _audited(partition_audit: PartitionAudit) -> Document:
         else None,
         "first_difference": first
         and {
-            "start": first.chunk.source.start,
-            "end": first.chunk.source.end,
-            **dataclasses.asdict(first.difference),  # type: ignore[arg-type]  # it has one
+            "start": first[0].chunk.source.start,
+            "end": first[0].chunk.source.end,
+            **dataclasses.asdict(first[1]),
         },
         "policies": list(partition_audit.policies),
         "findings": [each.document for each in partition_audit.findings],

@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import partial
 
 from relay_pipelines.audit.claims import Claims
+from relay_pipelines.audit.coverage import disordered
 from relay_pipelines.audit.part_count import count_ranges
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.errors import FencedError, RelayError
@@ -239,15 +240,10 @@ class _Planner:
             topic_id = self._id_of(known.topic_partition.topic)
             if before.generation == newest.generation or known.topic_id == topic_id:
                 ends[known.topic_partition] = known.next_offset
-        for entry in chain.entries:
-            to = entry.to
-            if entry.generation == newest.generation and entry.records and entry.number > head:
-                if entry.destination.start < ends.get(to, 0):
-                    return (
-                        f"the copies of ledger entry {entry.number} are before those of an earlier"
-                        " one"
-                    )
-                ends[to] = entry.destination.end
+        since = (entry for entry in chain.entries if entry.number > head)
+        of_generation = (entry for entry in since if entry.generation == newest.generation)
+        for entry in disordered(of_generation, ends):
+            return f"the copies of ledger entry {entry.number} are before those of an earlier one"
         return ""
 
     def _id_of(self, topic: str) -> str:

@@ -157,12 +157,11 @@ def test_a_difference_is_pinpointed(
     assert found.chain.breaks == []
     assert found.recount is not None
     assert found.recount.problems == recounted
-    first = found.first_difference
-    assert first is not None
-    assert first.difference is not None
-    sides = first.difference.source, first.difference.destination
+    assert found.first_difference is not None
+    result, difference = found.first_difference
+    sides = difference.source, difference.destination
     assert [side and side.offset for side in sides] == [45, 46]
-    assert (first.difference.what, first.chunk.source.start) == (what, 30)
+    assert (difference.what, result.chunk.source.start) == (what, 30)
 
 
 def test_retention_at_the_destination(audited: Audited) -> None:

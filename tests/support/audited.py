@@ -44,7 +44,7 @@ def audited(difference: Difference | None = None) -> PartitionAudit:
     covered = coverage(wanted(0, 60), CHUNKS, 45)
     rule = "record by record"
     return PartitionAudit(
-        covered, Chain(AT), Level.FULL, TO, rule=rule, chunks=[chunk], results=[result]
+        covered, Chain(AT), Level.FULL, rule=rule, chunks=[chunk], results=[result]
     )
 
 

@@ -49,7 +49,7 @@ def chunk(start: int, end: int, size_bytes: int = 100) -> ComparedChunk:
 
 def made(*results: Comparison, parts: Iterable[DestinationCount] = ()) -> PartitionAudit:
     found = PartitionAudit(
-        coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), Level.FULL, TO, rule="record by record"
+        coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), Level.FULL, rule="record by record"
     )
     found.counted = [*parts]
     job = AuditJob("m", (HERE,), HERE, CopyOptions())

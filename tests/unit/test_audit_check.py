@@ -134,7 +134,7 @@ def test_what_the_ledger_no_longer_has_is_nothing_to_verify(level: Level) -> Non
     """It passes, because the checkpoint shows that no entry is missing, but it does not agree."""
     gone = whole()
     gone.coverage = CoverageMap(OffsetRange(TopicPartition("orders", 1), 0, 0))
-    gone.destination, gone.chunks, gone.results, gone.rule = None, [], [], ""
+    gone.chunks, gone.results, gone.rule = [], [], ""
     gone.chain.expired, gone.level = 7, level
     evaluation = evaluated(gone, replace(REQUEST, level=level))
     assert evaluation.passed

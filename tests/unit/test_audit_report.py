@@ -40,7 +40,6 @@ from tests.support.audited import (
     BAD,
     CHUNKS,
     DIFFERENCE,
-    TO,
     audit,
     audited,
     counted,
@@ -357,7 +356,7 @@ def test_a_page_loads_nothing_and_says_what_was_found() -> None:
         "missing",
     ):
         assert text in made
-    agreeing = PartitionAudit(coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), Level.FULL, TO)
+    agreeing = PartitionAudit(coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), Level.FULL)
     assert "differs</span>" not in page([audit(agreeing)], 0)
     picture = made[made.index("<svg") : made.index("</svg>") + len("</svg>")]
     kinds = [child.tag for child in ET.fromstring(picture)]
@@ -384,7 +383,7 @@ def test_the_bars_fill_the_picture() -> None:
 def test_what_a_page_is_of() -> None:
     """Very many chunks make a small one; the mark is where the first difference is."""
     chunks = [entry(start, start + 1) for start in range(5_000)]
-    found = PartitionAudit(coverage(wanted(0, 5_000), chunks, 5_000), Chain(AT), Level.FULL, TO)
+    found = PartitionAudit(coverage(wanted(0, 5_000), chunks, 5_000), Chain(AT), Level.FULL)
     assert len(page([audit(found)], 0)) < 200_000
     assert mark(audited(DIFFERENCE)) == pytest.approx(WIDTH * 15 / 60)
     assert mark(audited()) is None
