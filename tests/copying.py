@@ -15,6 +15,7 @@ from crc32c import crc32c
 from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import SourceError
+from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import Chain, verify_chain
 from relay_pipelines.ledger.last_checkpoint import read_current
@@ -217,7 +218,7 @@ class Mirror:
 
     def checkpoint(self) -> Checkpoint:
         """Return this mirror's last committed checkpoint, as an independent client reads it."""
-        return checkpoint.from_record(self._own(checkpoint.TOPIC)[-1].value or b"")
+        return CHECKPOINTS.read(Checkpoint, self._own(checkpoint.TOPIC)[-1].value or b"")
 
     def forget_recreation(self) -> None:
         """Let the checkpoint name the topic of the copies as it is now, as if it were the first."""
@@ -270,7 +271,7 @@ class Mirror:
             assert entry.size_bytes == sum(len(data) for _, data in found)
             assert entry.records == sum(header.records for header, _ in found)
         if entries:
-            current = checkpoint.from_record(last[0].value or b"")
+            current = CHECKPOINTS.read(Checkpoint, last[0].value or b"")
             assert current.next_offset == entries[-1].source.end
             chain = verify_chain(self.at, ledger, current.ledger_head)
             assert [str(broken) for broken in chain.breaks] == []

@@ -66,7 +66,12 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
     topics = {to.topic for to in copies}
     there = read_destination_topics(sides, ledger, topics, with_configs=False)
     for tp in statement.heads:
-        audit.findings += _differences_of_statement(statement, tp)
+        # another process may have changed the statement itself, too
+        chain = verify_chain(tp, statement.records[tp], statement.heads[tp], _ANY_MS)
+        audit.findings += [
+            _difference(f"the statement itself: {tp}", broken.what, Kind.BROKEN_CHAIN)
+            for broken in chain.breaks
+        ]
         audit.findings += _differences_of_ledger(statement, tp, ledger)
         if replaced := there.replaced(ledger.checkpoints.get(tp)):
             audit.findings.append(_difference(tp, replaced))
@@ -90,15 +95,6 @@ def _require_same_mirror(path: Path, statement: Statement, ledger: VerifiedLedge
 
 def _difference(where: TopicPartition | str, text: str, kind: Kind = Kind.OTHER_RECORDS) -> Finding:
     return Finding(kind, str(where), Severity.DIFFERENCE, text)
-
-
-def _differences_of_statement(statement: Statement, tp: TopicPartition) -> list[Finding]:
-    """Verify the chain within the statement, which another process may have changed, too."""
-    breaks = verify_chain(tp, statement.records[tp], statement.heads[tp], _ANY_MS).breaks
-    return [
-        _difference(f"the statement itself: {tp}", broken.what, Kind.BROKEN_CHAIN)
-        for broken in breaks
-    ]
 
 
 def _differences_of_ledger(

@@ -112,7 +112,7 @@ def _compare_at(
         source_client(job.mirror, upstream, job.options, clock, "audit") as source,
         destination_client(job.mirror, job.destination, job.options, clock, "audit") as destination,
     ):
-        comparing = _Comparing(job, source, destination)
+        comparing = _Comparing(source, destination)
         for number, pending in enumerate(wanted):
             chunk = pending.chunk
             if upstream.name in pending.silent:
@@ -154,14 +154,13 @@ class _Comparing:
         logs: where the logs begin and end, as far as they were asked.
     """
 
-    job: AuditJob
     source: ClusterClient
     destination: ClusterClient
     logs: dict[tuple[bool, TopicPartition], tuple[int, int]] = field(default_factory=dict)
 
     def result(self, chunk: ComparedChunk, *, patient: bool) -> Comparison:
         """Return what is found."""
-        job, upstream, clock = self.job, self.source.cluster.name, self.source.clock
+        source, upstream = self.source, self.source.cluster.name
 
         def ask() -> Comparison:
             try:
@@ -173,7 +172,7 @@ class _Comparing:
         try:
             # what is deleted after the watermarks were read is before them in the next attempt
             return retry(
-                *(ask, job.mirror, job.options, clock, self.source, self.destination),
+                *(ask, source.mirror, source.options, source.clock, source, self.destination),
                 patient=patient,
                 also=(DataLossError,),
             )

@@ -13,6 +13,7 @@ from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped, TopicPartit
 from relay_pipelines.settings.validation_errors import nearest
 
 _SHOWN = 3
+_WINDOWS_SHOWN = 10
 
 
 class OffsetKind(StrEnum):
@@ -345,11 +346,20 @@ def _require_known(
             f"the ledger has no entries of {topic}-{selection.partition}",
             remedy=f"it has the partitions {', '.join(map(str, partitions))}",
         )
-    windows = {entry.window for entries in grouped.values() for entry in entries} - {""}
-    if selection.window and selection.window not in windows:
+    require_window(selection.window, (entry for some in grouped.values() for entry in some))
+
+
+def require_window(key: str | None, entries: Iterable[LedgerEntry]) -> None:
+    """Refuse a window of which there is no entry, if one is named.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    windows = {entry.window for entry in entries} - {""} if key else set()
+    if key and key not in windows:
         raise ConfigError(
-            f"the ledger has no entries of the window {selection.window!r}",
-            remedy=nearest(selection.window, sorted(windows)[-10:], "windows")
+            f"the ledger has no entries of the window {key!r}",
+            remedy=nearest(key, sorted(windows)[-_WINDOWS_SHOWN:], "windows")
             if windows
             else "no window copied anything that it still has; see `relay ledger`",
         )

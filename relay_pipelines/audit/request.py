@@ -64,6 +64,18 @@ def parse_time(label: str, text: str) -> int:
         ) from None
 
 
+def require_span(start_ms: int | None, end_ms: int | None) -> None:
+    """Refuse a half-open time span without any time in it.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        raise ConfigError(
+            "the time span ends before it begins", remedy="give an end later than the start"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which copies of a mirror are meant; all that the ledger has by default.
@@ -115,10 +127,7 @@ class Selection:
             raise ConfigError(
                 "offsets and dates exclude each other", remedy="leave one of them out"
             )
-        if None not in {self.since_ms, self.until_ms} and self.since_ms >= self.until_ms:  # type: ignore[operator]  # neither is None
-            raise ConfigError(
-                "the time span ends before it begins", remedy="give an end later than the start"
-            )
+        require_span(self.since_ms, self.until_ms)
 
     @property
     def is_part(self) -> bool:

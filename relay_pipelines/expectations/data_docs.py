@@ -49,18 +49,13 @@ class DataDocs:
     def add(self, sides: Sides, window: TopicWindow) -> None:
         """Validate the expectations of a topic."""
         for side in Side:
-            of_side = [
-                expectation
-                for expectation in sides.mirror.expectations_of(window.topic)
-                if expectation.side is side
-            ]
+            expectations = sides.mirror.expectations_of(window.topic)
+            of_side = [each for each in expectations if each.side is side]
             run = SideRun(self._session, self._config, sides, window, side)
             title = f"{sides.name}.{window.topic}.{side}"
             # what they look for must not be on the page
-            hidden = [expectation for expectation in of_side if expectation.kind == "no_pii"]
-            self._run(
-                run, title, [expectation for expectation in of_side if expectation not in hidden]
-            )
+            hidden = [each for each in of_side if each.kind == "no_pii"]
+            self._run(run, title, [each for each in of_side if each not in hidden])
             self._run(run, f"{title}.no_pii", hidden, values=False)
 
     def _run(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relay_pipelines.audit.coverage import require_window
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.expectations import validation
 from relay_pipelines.expectations.request import ExpectationsRequest
@@ -14,13 +15,9 @@ from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, great_expectations
 from relay_pipelines.ledger.committed import entries_back_to, entries_since
 from relay_pipelines.ledger.reader import read_checkpoints
-from relay_pipelines.model import LedgerEntry
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.settings.expectations import CheckSeverity
-from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
-
-_WINDOWS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ def windows(sides: Sides, request: ExpectationsRequest) -> list[TopicWindow]:
         entries = entries_back_to(sides, of_topic, [request.window or ""])
     else:
         entries = entries_since(sides, of_topic, since_ms)
-    _require_window(request, entries)
+    require_window(request.window, entries)
     copied = from_ledger(
         request.title, entries, lambda entry: request.window in {None, entry.window}
     )
@@ -115,14 +112,3 @@ def _begun(sides: Sides) -> list[str]:
     topics = {*snapshot.starts, *(tp.topic for tp in snapshot.checkpoints)} - {""}
     decisions = select(topics, wanted.allow, wanted.deny)
     return [decision.topic for decision in decisions if decision.included]
-
-
-def _require_window(request: ExpectationsRequest, entries: Sequence[LedgerEntry]) -> None:
-    if request.window and not any(entry.window == request.window for entry in entries):
-        known = sorted({entry.window for entry in entries} - {""})[-_WINDOWS_SHOWN:]
-        raise ConfigError(
-            f"the ledger has no entries of the window {request.window!r}",
-            remedy=nearest(request.window, known, "windows")
-            if known
-            else "see `relay ledger` for what it has",
-        )

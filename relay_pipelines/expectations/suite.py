@@ -7,7 +7,7 @@ which columns a query needs, and each column costs time, so that the schema has 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +20,33 @@ _COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list")
 _OPAQUE_ARGUMENTS = ("row_condition", "condition_parser", "unexpected_rows_query", "column_set")
 
 
-def _is_true(column: str) -> tuple[str, dict[str, Any]]:
-    return "expect_column_values_to_be_in_set", {"column": column, "value_set": [True]}
-
-
-def _between(column: str, **limits: Any) -> tuple[str, dict[str, Any]]:
-    return "expect_column_values_to_be_between", {"column": column, **limits}
-
-
-def _no_match(regexes: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    # one expression in place of a list, which would look at every record once per entry
-    one = "|".join(f"(?:{regex})" for regex in regexes)
-    arguments = {"column": "key_and_value", "regex": f"(?m){one}"}
-    return "expect_column_values_to_not_match_regex", arguments
-
-
-_WORDS: Mapping[str, Callable[[Any, int], tuple[str, dict[str, Any]]]] = {
-    "keys_not_null": lambda _value, _ms: ("expect_column_values_to_not_be_null", {"column": "key"}),
-    "json_parses": lambda _value, _ms: _is_true("is_json"),
-    "schema": lambda _value, _ms: _is_true("fits_schema"),
-    "timestamps_within": lambda value, ms: _between(
-        "timestamp_ms", min_value=ms - value, max_value=ms + value
-    ),
-    "size_below": lambda value, _ms: _between("size", max_value=value, strict_max=True),
-    "no_pii": lambda value, _ms: _no_match(value),
-}
-
-
 def arguments(expectation: Expectation, copied_at_ms: int) -> tuple[str, dict[str, Any]]:
     """Return the name of an expectation of Great Expectations, and its arguments.
 
     Args:
         copied_at_ms: when the window was copied, to which its timestamps are compared.
     """
-    word = _WORDS.get(expectation.kind)
-    if word is None:
-        return expectation.kind, dict(expectation.value)
-    return word(expectation.value, copied_at_ms)
+    value, is_true = expectation.value, {"value_set": [True]}
+    match expectation.kind:
+        case "keys_not_null":
+            condition, column, limits = "not_be_null", "key", dict[str, Any]()
+        case "json_parses":
+            condition, column, limits = "be_in_set", "is_json", is_true
+        case "schema":
+            condition, column, limits = "be_in_set", "fits_schema", is_true
+        case "timestamps_within":
+            condition, column = "be_between", "timestamp_ms"
+            limits = {"min_value": copied_at_ms - value, "max_value": copied_at_ms + value}
+        case "size_below":
+            condition, column = "be_between", "size"
+            limits = {"max_value": value, "strict_max": True}
+        case "no_pii":
+            condition, column = "not_match_regex", "key_and_value"
+            # one expression in place of a list, which would look at every record once per entry
+            limits = {"regex": "(?m)" + "|".join(f"(?:{regex})" for regex in value)}
+        case other:
+            return other, dict(value)
+    return f"expect_column_values_to_{condition}", {"column": column, **limits}
 
 
 def build(name: str, given: Mapping[str, Any], number: int) -> Any:

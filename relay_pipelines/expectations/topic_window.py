@@ -66,7 +66,7 @@ def from_ledger(
     """Return the chunks of the wanted entries of the ledger, a value per topic, sorted."""
     by_topic: dict[str, list[LedgerEntry]] = defaultdict(list)
     for entry in entries:
-        if wants(entry) and _is_chunk(entry):
+        if wants(entry) and len(entry.source) and not entry.gap:
             by_topic[entry.tp.topic].append(entry)
     return [
         TopicWindow(
@@ -77,7 +77,3 @@ def from_ledger(
         )
         for topic, ledger_entries in sorted(by_topic.items())
     ]
-
-
-def _is_chunk(entry: LedgerEntry) -> bool:
-    return bool(len(entry.source)) and not entry.gap

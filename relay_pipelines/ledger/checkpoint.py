@@ -356,11 +356,6 @@ _Record = TypeVar("_Record")
 _WRITER = "find out who else writes to this topic, and take the right away; then "
 
 
-def _no_checkpoint(what: str = f"a record of {TOPIC} is not what mirrors write") -> TamperedError:
-    again = "`relay restore --execute` makes checkpoints again from the ledger"
-    return TamperedError(what, remedy=_WRITER + again)
-
-
 def _no_record(key: Key, why: str) -> TamperedError:
     remedy = "stop what copies, and write a tombstone under its key, which Kafka's cleaner removes"
     return TamperedError(f"the record {str(key)!r} of {TOPIC} {why}", remedy=_WRITER + remedy)
@@ -383,7 +378,7 @@ def record_of(kind: type[_Record], key: Key, value: bytes) -> _Record:
     return found
 
 
-def fields_of(value: bytes) -> dict[str, Any]:
+def fields_of(key: Key, value: bytes) -> dict[str, Any]:
     """Return the fields of a value as they are stored.
 
     Raises:
@@ -392,23 +387,7 @@ def fields_of(value: bytes) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(value)
     except ValueError as error:
-        raise _no_checkpoint() from error
-    return found
-
-
-def from_record(value: bytes) -> Checkpoint:
-    """Return the checkpoint of a record's value.
-
-    Raises:
-        UnsupportedError: another version of relay_pipelines wrote it.
-        TamperedError: it is no checkpoint.
-    """
-    try:
-        found = CHECKPOINTS.read(Checkpoint, value)
-        if min(found.next_offset, found.generation, found.ledger_head.number) < 0:
-            raise ValueError(found)
-    except NOT_READABLE as error:
-        raise _no_checkpoint() from error
+        raise _no_record(key, "is not what mirrors write") from error
     return found
 
 
@@ -419,8 +398,12 @@ def of_key(key: Key, value: bytes) -> Checkpoint:
         UnsupportedError: another version of relay_pipelines wrote it.
         TamperedError: it is no checkpoint, or one of another key.
     """
-    with suppress(TamperedError):
-        checkpoint = from_record(value)
-        if key == Key.of(checkpoint.mirror, checkpoint.source):
-            return checkpoint
-    raise _no_checkpoint(f"the record {str(key)!r} of {TOPIC} is no checkpoint of it")
+    with suppress(*NOT_READABLE):
+        found = CHECKPOINTS.read(Checkpoint, value)
+        numbers = found.next_offset, found.generation, found.ledger_head.number
+        if min(numbers) >= 0 and key == Key.of(found.mirror, found.source):
+            return found
+    raise TamperedError(
+        f"the record {str(key)!r} of {TOPIC} is no checkpoint of it",
+        remedy=f"{_WRITER}`relay restore --execute` makes checkpoints again from the ledger",
+    )

@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.formats import STATEMENT
 from relay_pipelines.json_codec import NOT_READABLE, from_fields
-from relay_pipelines.ledger import checkpoint, ledger_topic
+from relay_pipelines.ledger import ledger_topic
+from relay_pipelines.ledger.checkpoint import Key, StateKind, fields_of
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.state_table import read_move
 from relay_pipelines.ledger.verified import made_of_ledger
@@ -85,7 +86,7 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
 
     with sides.destination("ledger") as client:
         value = client.retry(partial(read_move, client, sides.name))
-    move = None if value is None else checkpoint.fields_of(value)
+    move = None if value is None else fields_of(Key(sides.name, StateKind.MOVE), value)
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:
         totals, ledger = made_of_ledger(sides, has, partial(_spooled, file))
         attested = {tp: totals[tp] for tp in sorted(ledger.chains) if has(tp)}

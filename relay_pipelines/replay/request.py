@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relay_pipelines.audit.request import Offsets, parse_offsets, parse_time
+from relay_pipelines.audit.request import Offsets, parse_offsets, parse_time, require_span
 from relay_pipelines.errors import ConfigError, page
 from relay_pipelines.model import Side
 from relay_pipelines.plan.topic_selection import is_topic_name, target
@@ -54,16 +54,10 @@ class ReplayRequest:
     """What a replay is asked for.
 
     Args:
-        topic: a source topic of the mirror.
-        to: the topic at the destination to copy to, perhaps with a partition, as in `all:0`.
-        partition: of the source topic; None for all.
+        to: perhaps with a partition, as in `all:0`.
         offsets: of the source, half-open; None instead of a number for the first and the last.
         from_ms, until_ms: times of records, half-open. Each record's timestamp decides.
-        window: the key of a window.
         filters, where, transform, select: as in relay.yaml, whose own they replace.
-        verbatim: whether those of relay.yaml do not apply.
-        into_itself: whether `to` may be a topic that the mirror writes.
-        replay_id: empty for one that is derived from the rest.
         on_record_error: as in relay.yaml; empty for what is set there.
         folder: of relay.yaml, which is searched for classes.
     """
@@ -129,10 +123,7 @@ class ReplayRequest:
                 "a replay needs one range: offsets, dates or a window",
                 remedy="give --offsets, or --from and --until, or --window",
             )
-        if None not in {self.from_ms, self.until_ms} and self.from_ms >= self.until_ms:  # type: ignore[operator]  # neither is None
-            raise ConfigError(
-                "the time span ends before it begins", remedy="give an end later than the start"
-            )
+        require_span(self.from_ms, self.until_ms)
         to = target(self.to).topic
         if not is_topic_name(to) or to.startswith("__"):
             raise ConfigError(

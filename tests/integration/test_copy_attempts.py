@@ -18,9 +18,10 @@ from relay_pipelines.errors import (
     RelayError,
     SourceError,
 )
+from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Outcome, Status
+from relay_pipelines.model import Checkpoint, Outcome, Status
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -107,7 +108,9 @@ def test_a_fingerprint_is_only_taken_of_committed_records(
     mirror.with_options(chunk_ms=500, fetch_max_bytes=1)
     (outcome,) = copy_ranges(mirror.job, [mirror.range()], clock)
     assert (outcome.error, outcome.records) == ("", 10)
-    stored = [checkpoint.from_record(each.value or b"") for each in mirror._own(checkpoint.TOPIC)]
+    stored = [
+        CHECKPOINTS.read(Checkpoint, each.value or b"") for each in mirror._own(checkpoint.TOPIC)
+    ]
     first, *_, last = stored
     assert first.next_offset < 20
     assert first.fingerprint is None

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import Checkpoint, Cluster, Hop, TopicPartition
 from relay_pipelines.plan import hops
@@ -90,7 +91,7 @@ class Simulation:
             before = found or Checkpoint.initial(f"m{number}", at, TopicPartition(to[topic], 0), 0)
             after = replace(before, cluster_ids={"n": one.source}).after(passed)
             _, value, _ = checkpoint.to_record(after)
-            self.checkpoints[one.destination][number, topic] = checkpoint.from_record(value)
+            self.checkpoints[one.destination][number, topic] = CHECKPOINTS.read(Checkpoint, value)
         return bool(records)
 
 

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import TamperedError, UnsupportedError
+from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.ledger import chain as ledger_chain
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import ledger_columns, ledger_topic
@@ -28,6 +30,7 @@ from relay_pipelines.model import (
 )
 
 AT, TO = TopicPartition("orders", 3), TopicPartition("copy.orders", 3)
+checkpoint_of = partial(checkpoints.of_key, checkpoints.Key.of("m", AT))
 HOME = checkpoints.home(ledger_topic.TOPIC, checkpoints.key_of("m", AT))
 CHANGED, REMOVED, MOVED, INSERTED, *_ = Tampering
 
@@ -307,12 +310,12 @@ def test_anyone_can_compute_the_hash() -> None:
     assert json.dumps(json.loads(record.value), separators=(",", ":")).encode() == record.value
     checkpoint = replace(Checkpoint.initial("m", AT, TO, 7), ledger_head=head)
     _, value, _ = checkpoints.to_record(checkpoint)
-    assert checkpoints.from_record(value) == checkpoint
+    assert CHECKPOINTS.read(Checkpoint, value) == checkpoint
 
 
 @pytest.mark.parametrize(
     ("topic", "read"),
-    [(checkpoints.TOPIC, checkpoints.from_record), (ledger_topic.TOPIC, ledger_topic.from_record)],
+    [(checkpoints.TOPIC, checkpoint_of), (ledger_topic.TOPIC, ledger_topic.from_record)],
 )
 @pytest.mark.parametrize(
     ("newer", "said"),
@@ -349,7 +352,7 @@ def test_no_field_may_be_missing() -> None:
         "fingerprint": {"offset": 6, "timestamp_ms": 0, "key": "", "value": "", "headers": ""},
     }
     written = json.loads(committed(1)[0][0].value)
-    for read, fields in (checkpoints.from_record, state), (ledger_topic.from_record, written):
+    for read, fields in (checkpoint_of, state), (ledger_topic.from_record, written):
         assert read(json.dumps(fields).encode())
         incomplete = [*_without_one(fields)]
         assert len(incomplete) > len(fields)
@@ -396,12 +399,14 @@ NO_RECORD = [
 )
 def test_a_record_that_is_none(of: str, odd: dict[str, object] | bytes) -> None:
     """It is one line, before somebody calculates with it or prints it, and not a trace."""
-    read: Callable[[bytes], object] = checkpoints.from_record
-    value, says = checkpoints.to_record(Checkpoint.initial("m", AT, TO, 0))[1], "not what mirrors"
+    read: Callable[[bytes], object] = checkpoint_of
+    value = checkpoints.to_record(Checkpoint.initial("m", AT, TO, 0))[1]
+    says = f"the record 'm/{AT.topic}/{AT.partition}' of __relay_checkpoints is no checkpoint"
     if of == "ledger":
-        read, value, says = ledger_topic.from_record, committed(1)[0][0].value, "no ledger entry"
+        read, value = ledger_topic.from_record, committed(1)[0][0].value
+        says = "a record of __relay_ledger is no ledger entry"
     assert read(value)
-    with pytest.raises(TamperedError, match=f"a record of __relay_{of} is {says}"):
+    with pytest.raises(TamperedError, match=says):
         read(odd if isinstance(odd, bytes) else json.dumps(json.loads(value) | odd).encode())
 
 

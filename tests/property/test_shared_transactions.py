@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from relay_pipelines import model
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.plan.owners import own_id
@@ -124,7 +125,7 @@ class World:
         reached: dict[str, int] = {}
         for record in self.destination.logs[checkpoint.TOPIC].committed():
             if not record.key.endswith(b"/owner"):
-                found = checkpoint.from_record(record.value)
+                found = CHECKPOINTS.read(model.Checkpoint, record.value)
                 assert found.next_offset >= reached.get(found.source.topic, 0)
                 reached[found.source.topic] = found.next_offset
         records = self.destination.logs[ledger_topic.TOPIC].committed()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import Chain, verify_chains
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
@@ -58,7 +59,7 @@ def fill(cluster: FakeCluster, topic: str, some: list[bytes], marker: int = -1) 
 
 def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
     found = cluster.logs[checkpoint.TOPIC].committed()
-    return [checkpoint.from_record(each.value) for each in found if b"/owner" not in each.key]
+    return [CHECKPOINTS.read(Checkpoint, each.value) for each in found if b"/owner" not in each.key]
 
 
 def chains(destination: FakeCluster) -> dict[TopicPartition, Chain]:

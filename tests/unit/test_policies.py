@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from relay_pipelines import model
-from relay_pipelines.ledger.checkpoint import from_record, to_record
+from relay_pipelines.formats import CHECKPOINTS
+from relay_pipelines.ledger.checkpoint import to_record
 from relay_pipelines.plan.policies import refusal, refusals, stretches
 
 AT = model.TopicPartition("t", 0)
@@ -75,7 +76,7 @@ def test_a_checkpoint_remembers_what_was_superseded() -> None:
     for number in range(100):
         changed = changed.decided_by({"where": str(number)})
     assert len(changed.superseded) == 64
-    assert from_record(to_record(changed)[1]) == changed
+    assert CHECKPOINTS.read(model.Checkpoint, to_record(changed)[1]) == changed
     back = BY_A.decided_by({})
     assert (back.superseded, BY_A.superseded) == ((model.policy_id({"where": "a"}),), ("verbatim",))
     assert back.decided_by({}) is back
