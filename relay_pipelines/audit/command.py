@@ -73,15 +73,11 @@ def run(
                 metrics.write(textfile, name, request, audit)
     with invocation.reporting_errors():
         if html is not None:
-            _write_page(html, found)
+            from relay_pipelines.audit import page  # jinja2 is slow to import
+            from relay_pipelines.output import html_page
+
+            html_page.write(html, page.page(found, SystemClock().now_ms()))
     return invocation.exit_code
-
-
-def _write_page(path: Path, audits: Sequence[Audit]) -> None:
-    from relay_pipelines.audit import page  # jinja2 is slow to import
-    from relay_pipelines.output import html_page
-
-    html_page.write(path, page.page(audits, SystemClock().now_ms()))
 
 
 def refuse_a_part(request: AuditRequest, html: Path | None) -> None:

@@ -129,7 +129,8 @@ class Side:
         if self.left or span is None or span.run is None or not span.run.is_single:
             return None
         header = span.run.first
-        return span.run if (span.start, span.end) == _offsets(header) else None
+        offsets = header.base_offset, header.last_offset + 1
+        return span.run if (span.start, span.end) == offsets else None
 
     def skip_batch(self) -> int:
         """Take the next batch, undecoded, and return how many records it has."""
@@ -229,10 +230,6 @@ def compare(source: Side, destination: Side, chunk: ComparedChunk) -> Comparison
         what = f"the source has {fewer:,} records fewer than the ledger says that were left out"
         comparison.difference = Difference(what, None, None)
     return comparison
-
-
-def _offsets(header: BatchHeader) -> tuple[int, int]:
-    return header.base_offset, header.last_offset + 1
 
 
 def are_same(source: BatchRun | None, destination: BatchRun | None) -> bool:

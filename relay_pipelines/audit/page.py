@@ -59,15 +59,17 @@ def bars(stretches: Sequence[Stretch]) -> Iterator[dict[str, Any]]:
     for stretch in binned(stretches, _MOST_STRETCHES):
         bottom, total = HEIGHT, sum(stretch.counts.values())
         for kind, color in COLORS.items():
-            number = stretch.counts.get(kind, 0)
-            if number:
+            if number := stretch.counts.get(kind, 0):
                 height = HEIGHT * number / total
                 bottom -= height
-                title = f"[{stretch.start}, {stretch.end}): {count(number)} {_name(kind)}"
-                width = (stretch.end - stretch.start) * scale
-                place = {"x": (stretch.start - first) * scale, "y": bottom}
-                size = {"width": width, "height": height}
-                yield {**place, **size, "color": color, "title": title}
+                yield {
+                    "x": (stretch.start - first) * scale,
+                    "y": bottom,
+                    "width": (stretch.end - stretch.start) * scale,
+                    "height": height,
+                    "color": color,
+                    "title": f"[{stretch.start}, {stretch.end}): {count(number)} {_name(kind)}",
+                }
 
 
 def mark(partition_audit: PartitionAudit) -> float | None:
@@ -84,12 +86,8 @@ def mark(partition_audit: PartitionAudit) -> float | None:
 
 def _kinds(audits: Sequence[Audit]) -> list[OffsetKind]:
     """Return the kinds that occur, in the order of the pictures."""
-    found = {
-        kind
-        for audit in audits
-        for partition_audit in audit.partitions.values()
-        for kind in partition_audit.coverage.counts
-    }
+    partitions = [each for audit in audits for each in audit.partitions.values()]
+    found = {kind for each in partitions for kind in each.coverage.counts}
     return [kind for kind in COLORS if kind in found]
 
 

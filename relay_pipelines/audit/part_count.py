@@ -15,7 +15,13 @@ from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.claims import Claims, RecountPart
 from relay_pipelines.audit.coverage import coverage
 from relay_pipelines.audit.recount import DestinationCount, Recount
-from relay_pipelines.audit.retention import RETENTION_CONFIGS, ChunkCount, CleanupPolicies, Configs
+from relay_pipelines.audit.retention import (
+    RETENTION_CONFIGS,
+    ChunkCount,
+    CleanupPolicies,
+    Configs,
+    config_texts,
+)
 from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.ledger.chunk_copies import RangeIndex
 from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped
@@ -128,11 +134,7 @@ def _configs(
     """Ask for all topics with chunks together: one that cannot be read fails its own parts."""
     topics = sorted({part.destination.topic_partition.topic for part in parts if part.entries})
     configs, errors = each_topic_configs(client, topics, RETENTION_CONFIGS)
-    values = {
-        topic: {key: str(config.value) for key, config in some.items()}
-        for topic, some in configs.items()
-    }
-    return values, errors
+    return config_texts(configs), errors
 
 
 class _Log(NamedTuple):

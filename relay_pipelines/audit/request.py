@@ -81,11 +81,9 @@ class Selection:
     """Which copies of a mirror are meant; all that the ledger has by default.
 
     Args:
-        topics: source topics; none for all.
-        partition: of the one topic; None for all.
-        window: the key of a window; empty for any.
-        offsets: source offsets of the topic, half-open; None instead of a number for the first that
-            the ledger has, and for the checkpoint.
+        topics: none for all.
+        offsets: half-open; None instead of a number for the first that the ledger has, and for the
+            checkpoint.
         since_ms, until_ms: times of commits, half-open; None for no limit.
     """
 
@@ -157,8 +155,6 @@ class AuditRequest(Selection):
     """Which copies are audited, and how closely.
 
     Args:
-        share: of the chunks that the level `sample` compares, in percent.
-        seed: chooses these chunks; the date if empty.
         strict: whether whatever is noted, or not verified, counts as a difference.
     """
 

@@ -18,6 +18,7 @@ from relay_pipelines.model import LedgerEntry
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, compacts
 from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.protocol.records import chained_digest
 from relay_pipelines.settings.topics import Topics
 
@@ -29,6 +30,14 @@ _DECIDING = (CLEANUP_POLICY, *RETENTIONS)
 
 Configs = Mapping[str, Mapping[str, str]]
 """By topic."""
+
+
+def config_texts(configs: Mapping[str, Mapping[str, ConfigValue]]) -> Configs:
+    """Return the values of configurations, by topic and key."""
+    return {
+        topic: {key: str(config.value) for key, config in values.items()}
+        for topic, values in configs.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

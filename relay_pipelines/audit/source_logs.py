@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from relay_pipelines.audit.retention import RETENTION_CONFIGS, Configs
+from relay_pipelines.audit.retention import RETENTION_CONFIGS, Configs, config_texts
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.ledger.verified import VerifiedLedger
 from relay_pipelines.model import Checkpoint, Cluster, TopicPartition, UpstreamIdentity
@@ -158,7 +158,8 @@ def _ask(
                 )
                 for topic in existing
             }
-            return client.cluster, logs, texts(client, existing)
+            configs = topic_configs(client, sorted(existing), RETENTION_CONFIGS)
+            return client.cluster, logs, config_texts(configs)
 
         try:
             return client.retry(look, patient=patient)
@@ -251,14 +252,8 @@ def destination_topics(
     return DestinationTopics(
         {topic: client.topic(topic).topic_id for topic in existing},
         frozenset(wanted) - existing,
-        texts(client, existing) if with_configs else {},
+        config_texts(topic_configs(client, sorted(existing), RETENTION_CONFIGS))
+        if with_configs
+        else {},
         ends,
     )
-
-
-def texts(client: ClusterClient, topics: Iterable[str]) -> Configs:
-    """Return the configurations that an audit needs, of topics that exist."""
-    return {
-        topic: {key: str(config.value) for key, config in values.items()}
-        for topic, values in topic_configs(client, sorted(topics), RETENTION_CONFIGS).items()
-    }

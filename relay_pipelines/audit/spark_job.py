@@ -159,7 +159,7 @@ def _submit(session: Any, job: Any, group: list[Any], tag: str, tasks: Tasks) ->
     def frame() -> Any:
         one_task = spark_job.uncompiled(session).range(0, 1, 1, 1)
         return one_task.mapInArrow(
-            partial(_do_group, job, group, *tasks), spark_job.outcome_schema()
+            partial(_do_group, job, group, tasks), spark_job.outcome_schema()
         )
 
     (text,) = spark_job.texts(session, frame, tag)
@@ -168,11 +168,7 @@ def _submit(session: Any, job: Any, group: list[Any], tag: str, tasks: Tasks) ->
 
 
 def _do_group(
-    job: Any,
-    group: list[Any],
-    do: Callable[[Any, Sequence[Any]], Sequence[Any]],
-    results: Callable[[], TypeAdapter[Any]],
-    ids: Iterator[pa.RecordBatch],
+    job: Any, group: list[Any], tasks: Tasks, ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for _ in ids:
-        yield spark_job.text_row(results().dump_json(do(job, group)).decode())
+        yield spark_job.text_row(tasks.results().dump_json(tasks.do(job, group)).decode())

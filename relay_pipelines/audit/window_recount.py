@@ -138,7 +138,7 @@ def _count(
         if entry.mirror == mirror and (after == 0 or (after == 1 and entry.begins_anew)):
             histories[tp].append(entry)
     covered = [
-        (each, [entry for entry in histories[each.topic_partition] if _covers(entry, each)])
+        (each, [entry for entry in histories[each.topic_partition] if entry.source.overlaps(each)])
         for each in ranges
     ]
     results = dict(
@@ -162,10 +162,6 @@ def _count(
             found.forged += entry.generation == generations.get(tp, 0) and is_of_range
     _mark_replaced(client, counted, ledger.checkpoints)
     return results
-
-
-def _covers(entry: LedgerEntry, offset_range: OffsetRange) -> bool:
-    return bool(len(entry.source)) and entry.source.overlaps(offset_range)
 
 
 def explain(result: Recount, entries: Sequence[LedgerEntry], generation: int) -> None:

@@ -10,13 +10,7 @@ from relay_pipelines.request import asked
 
 @dataclass(frozen=True, slots=True)
 class ExpectationsRequest:
-    """What to validate: one of `window` and `last`.
-
-    Args:
-        window: the key of a window.
-        last: a duration such as 1h: what was committed since then.
-        topic: only this source topic.
-    """
+    """What to validate: one of `window` and `last`."""
 
     window: str | None = asked("Look at this window.", None, short="w", metavar="W")
     last: str | None = asked(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -128,7 +127,7 @@ def _until(
     deadline_seconds: float,
     session: Callable[[], Any],
     run: Callable[[], None],
-    results: Mapping[str, Result],
+    results: dict[str, Result],
 ) -> dict[str, Result]:
     """Call `run` on a thread, and return the results that it has at the deadline."""
     # Arrow and Spark are slow to import, and Dagster loads this module
@@ -141,15 +140,13 @@ def _until(
             name_group(session(), group)
         run()
 
-    thread = threading.Thread(target=named, name=group, daemon=True)
-    thread.start()
-    with suppress(TimeoutError):
-        within(deadline_seconds, thread.join)
-    found = dict(results)  # those that follow only say that they are cancelled
-    if thread.is_alive():
+    try:
+        within(deadline_seconds, named)
+    except TimeoutError:
+        results = dict(results)  # those that follow only say that they are cancelled
         with suppress(Exception):
             cancel_group(session(), group)
-    return found
+    return results
 
 
 @cache
@@ -330,7 +327,6 @@ class SideRun:
         # Arrow and Spark are slow to import, and Dagster loads this module
         from pyspark.logger import PySparkLogger
 
-        from relay_pipelines.expectations.suite import frame
         from relay_pipelines.spark.session import slots_beside_copy
 
         if self.side is Side.DESTINATION and self._target.partition is not None:
@@ -345,7 +341,7 @@ class SideRun:
         if suite.schema(wanted):
             columns.add("fits_schema")
         session = self.session()
-        data = frame(
+        data = suite.frame(
             *(session, self.config, self.sides.name, self.window, self.side, columns, fields),
             self.upstream.name if self.side is Side.SOURCE else "",
         )

@@ -36,7 +36,7 @@ def entries_since(sides: Sides, topics: Topics, since_ms: int) -> list[LedgerEnt
         ConfigError: the ledger no longer has all of it.
         TamperedError: the ledger is not what was committed.
     """
-    entries = _entries(sides, topics, _Wanted(f"since {moment_of(since_ms)}", since_ms))
+    entries = _entries(sides, topics, Wanted(f"since {moment_of(since_ms)}", since_ms))
     return [entry for entry in entries if entry.committed_at_ms >= since_ms]
 
 
@@ -46,24 +46,10 @@ def entries_back_to(sides: Sides, topics: Topics, windows: Collection[str]) -> l
     Raises:
         ConfigError, TamperedError, RelayError: as of `entries_since`.
     """
-    return _entries(sides, topics, _of_windows(windows))
+    return _entries(sides, topics, Wanted.of_windows(windows))
 
 
-def require_windows(
-    windows: Collection[str], tp: TopicPartition, records: Sequence[LedgerRecord], head: LedgerHead
-) -> None:
-    """Refuse a chain of which entries of some windows are gone, perhaps.
-
-    Args:
-        records: those that are left, oldest first.
-
-    Raises:
-        ConfigError: they are.
-    """
-    _of_windows(windows).require(tp, records, head)
-
-
-def planned_ms(windows: Collection[str]) -> int | None:
+def _planned_ms(windows: Collection[str]) -> int | None:
     """When the first of some windows was planned; None if a key does not say it."""
     with suppress(ValueError):
         return min(moment_ms(key.rpartition("-")[0]) for key in windows)
@@ -71,7 +57,7 @@ def planned_ms(windows: Collection[str]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
     """What is wanted of each chain.
 
     Args:
@@ -84,6 +70,13 @@ class _Wanted:
     time: str
     since_ms: int
     planned_ms: int | None = None
+
+    @classmethod
+    def of_windows(cls, windows: Collection[str]) -> Wanted:
+        """Return that all of some windows is wanted."""
+        planned = _planned_ms(windows)
+        since_ms = 0 if planned is None else planned - CLOCK_SKEW_MS
+        return cls(f"of window {min(windows, default='')!r}", since_ms, planned)
 
     def is_after(self, head: LedgerHead) -> bool:
         """Whether a chain has none of it, as its head is of a day before.
@@ -99,7 +92,7 @@ class _Wanted:
         """
         if entry.committed_at_ms >= self.since_ms - CLOCK_SKEW_MS:
             return False
-        planned = planned_ms([entry.window])
+        planned = _planned_ms([entry.window])
         return self.planned_ms is None or (planned or self.planned_ms) < self.planned_ms
 
     def require(
@@ -109,6 +102,9 @@ class _Wanted:
 
         Args:
             records: those that are left, oldest first.
+
+        Raises:
+            ConfigError: they are.
         """
         gone, gone_ms = gone_before(records[0].entry if records else None, head)
         if gone and gone_ms >= self.since_ms:
@@ -118,13 +114,7 @@ class _Wanted:
             )
 
 
-def _of_windows(windows: Collection[str]) -> _Wanted:
-    planned = planned_ms(windows)
-    since_ms = 0 if planned is None else planned - CLOCK_SKEW_MS
-    return _Wanted(f"of window {min(windows, default='')!r}", since_ms, planned)
-
-
-def _entries(sides: Sides, topics: Topics, wanted: _Wanted) -> list[LedgerEntry]:
+def _entries(sides: Sides, topics: Topics, wanted: Wanted) -> list[LedgerEntry]:
     """Return what is wanted, and perhaps some entries that are before it."""
     checkpoints = read_checkpoints(sides, settled=True).checkpoints
     with sides.destination("ledger") as client:
@@ -143,7 +133,7 @@ def _read_back(
     client: ClusterClient,
     checkpoints: Mapping[TopicPartition, Checkpoint],
     topics: Topics,
-    wanted: _Wanted,
+    wanted: Wanted,
 ) -> list[LedgerRecord] | None:
     """Return what is wanted, as of `_entries`; None if a chain is not whole."""
     chains: dict[TopicPartition, VouchedEntries] = {}

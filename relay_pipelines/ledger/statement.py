@@ -108,15 +108,14 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
         file.seek(0)
         yield from file
         for tp, total in attested.items():
-            yield _line(
-                {
-                    "topic": tp.topic,
-                    "partition": tp.partition,
-                    "head": dataclasses.asdict(ledger.checkpoints[tp].ledger_head),
-                    "expired_entries": ledger.chains[tp].expired,
-                    **total,
-                }
-            )
+            chain_end = {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "head": dataclasses.asdict(ledger.checkpoints[tp].ledger_head),
+                "expired_entries": ledger.chains[tp].expired,
+                **total,
+            }
+            yield f"{json.dumps(chain_end)}\n".encode()
 
 
 def _spooled(
@@ -150,10 +149,6 @@ def _add(total: dict[str, Any], entry: LedgerEntry) -> None:
         last["end"] = entry.source.end
     elif len(entry.source):
         ranges.append({"start": entry.source.start, "end": entry.source.end, **there})
-
-
-def _line(fields: Mapping[str, Any]) -> bytes:
-    return f"{json.dumps(fields)}\n".encode()
 
 
 def _source_cluster_ids(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:

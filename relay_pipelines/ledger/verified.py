@@ -25,7 +25,6 @@ from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.reader import LedgerReader, kept_since_ms
 from relay_pipelines.ledger.state_table import (
     CheckpointSnapshot,
-    StateTable,
     UnreadableCheckpoint,
     read_any_state,
 )
@@ -113,9 +112,7 @@ def verified_ledger(
 ) -> VerifiedLedger:
     """Read and verify the ledger of a client's mirror, as `read_verified_ledger`."""
     name = client.mirror
-    every, ends, hidden = client.retry(partial(_before_ledger, client, copies))
-    family = [each for each in every.checkpoints if family_of(each.mirror) == family_of(name)]
-    others = set(map(copies_of, every.checkpoints)).difference(map(copies_of, family))
+    family, ends, others, hidden = client.retry(partial(_before_ledger, client, copies))
     reader = LedgerReader(
         client, with_replays=True, only_own_must_be_entries=only_own_must_be_entries
     )
@@ -164,18 +161,24 @@ def _chains(
 
 def _before_ledger(
     client: ClusterClient, copies: Iterable[TopicPartition]
-) -> tuple[StateTable, dict[TopicPartition, int], dict[str, UnreadableCheckpoint]]:
-    """Read what `VerifiedLedger` says of the time before the ledger was read.
+) -> tuple[
+    list[Checkpoint],
+    dict[TopicPartition, int],
+    set[TopicPartition],
+    dict[str, UnreadableCheckpoint],
+]:
+    """Read what `VerifiedLedger` says of the time before: `family`, `ends`, `others`, `hidden`.
 
     Raises:
         TamperedError, UnsupportedError: a checkpoint of the mirror or of a replay cannot be read.
     """
     every = read_any_state(client, settled=True)
-    family = family_of(client.mirror)
+    name = family_of(client.mirror)
     for hidden in every.unreadable:
-        if family_of(hidden.mirror) == family:
+        if family_of(hidden.mirror) == name:
             raise hidden.error.of(hidden.source)
-    ours = (copies_of(each) for each in every.checkpoints if family_of(each.mirror) == family)
+    family = [each for each in every.checkpoints if family_of(each.mirror) == name]
+    ours = set(map(copies_of, family))
     existing = client.existing({tp.topic for tp in (*copies, *ours)})
     partitions = [  # also those without copies, into which others may write
         tp
@@ -184,7 +187,8 @@ def _before_ledger(
         if client.has_leader(tp)  # what has none fails for itself when it is read
     ]
     ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
-    return every, ends, every.hidden_in(client, existing)
+    others = set(map(copies_of, every.checkpoints)) - ours
+    return family, ends, others, every.hidden_in(client, existing)
 
 
 def read_unbroken(

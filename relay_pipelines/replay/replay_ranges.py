@@ -16,7 +16,7 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.finding import Finding, Kind, warning
-from relay_pipelines.ledger.committed import require_windows
+from relay_pipelines.ledger.committed import Wanted
 from relay_pipelines.ledger.offset_map import Copied, copies_of, merged
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
@@ -249,7 +249,7 @@ def _gone(ledger: VerifiedLedger, selection: Selection) -> list[Finding]:
         gone, (start, _) = chain.expired + chain.lost, selection.offsets or (None, None)
         if selection.window:
             head = ledger.checkpoints[tp].ledger_head
-            require_windows([selection.window], tp, chain.records, head)
+            Wanted.of_windows([selection.window]).require(tp, chain.records, head)
         elif gone and start is None:
             text = f"ledger entries that are gone: {gone:,}; their copies are not replayed"
             findings.append(warning(Kind.REPLAYED_RANGE, str(tp), text))

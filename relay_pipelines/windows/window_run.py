@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from relay_pipelines.audit import window_recount
 from relay_pipelines.audit.recount import Recount, gap_finding, records_gone
-from relay_pipelines.audit.retention import Why, followed
+from relay_pipelines.audit.retention import Why, config_texts, followed
 from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.errors import RelayError
@@ -450,13 +450,7 @@ def _recount_complete(
         plan.frozen.planned_at_ms,
         plan.frozen.generations,
         ledger_ends,
-        followed(
-            plan.snapshot.sides.mirror.topics,
-            {
-                topic: {key: config.value for key, config in configs.items()}
-                for topic, configs in plan.snapshot.configs.source.items()
-            },
-        ),
+        followed(plan.snapshot.sides.mirror.topics, config_texts(plan.snapshot.configs.source)),
     )
     counted = _by_topic(counts.counted, lambda tp: tp)
     errors = _by_topic(counts.errors, lambda tp: tp)
