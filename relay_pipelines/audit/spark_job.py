@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from pydantic import TypeAdapter
@@ -37,19 +37,11 @@ Results = list[Comparison | DestinationCount]
 """What a task found."""
 
 
-P = TypeVar("P", bound="Part")
-
-
-class Part(Protocol):
-    """What is to be read, or was found in it."""
-
-    @property
-    def size_bytes(self) -> int:
-        """How much was to be read."""
-
-
 class Reading(Protocol):
-    """What an audit, or a comparison, asks its tasks for."""
+    """What an audit, or a comparison, asks its tasks for.
+
+    Parts, and what was found in them, say how much was to be read: `size_bytes`.
+    """
 
     job: Any
     """What all tasks share."""
@@ -139,12 +131,12 @@ def in_spark(
             spark_job.cancel(session, tag)
 
 
-def groups_of(parts: Iterable[P], size_bytes: int) -> list[list[P]]:
+def groups_of(parts: Iterable[Any], size_bytes: int) -> list[list[Any]]:
     """Split work, in order, into groups of about this size and of not too many items.
 
     One item may be larger.
     """
-    groups: list[list[P]] = []
+    groups: list[list[Any]] = []
     room = 0
     for part in parts:
         if not groups or part.size_bytes > room or len(groups[-1]) >= _MOST_ITEMS:

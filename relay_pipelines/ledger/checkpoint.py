@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.json_codec import NOT_READABLE
-from relay_pipelines.model import Checkpoint, Cluster, Intervals, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, Intervals, OffsetRange, TopicPartition
 from relay_pipelines.plan.run_ends import RunEnd
 from relay_pipelines.protocol.client import ClusterClient
 
@@ -166,6 +166,20 @@ class StartRecord:
     topic_ids: Mapping[str, str]
     decided_at_ms: int
     replay: ReplayRecord | None = None
+
+    @property
+    def replay_id(self) -> str:
+        """As people name it; empty if it is no replay."""
+        return self.mirror.partition(REPLAY)[2]
+
+    @property
+    def ranges(self) -> list[OffsetRange]:
+        """All that a replay copies, also what it has copied; none if it is no replay."""
+        ends = {} if self.replay is None else self.replay.ends
+        return [
+            OffsetRange(TopicPartition(self.topic, partition), self.starts[partition], end)
+            for partition, end in ends.items()
+        ]
 
 
 @dataclass(frozen=True, slots=True)

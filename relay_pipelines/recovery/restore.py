@@ -116,15 +116,15 @@ def execute(sides: Sides, planned: Iterable[Restore]) -> Iterator[tuple[Restore,
     Raises:
         FencedError: other runs take the ids over again and again.
     """
-    changes = [restore for restore in planned if restore.after is not None]
+    changes = [(restore, restore.after) for restore in planned if restore.after is not None]
     if not changes:
         return
     topics.create_state(sides)
     with sides.destination("restore") as client:
-        again = [restore for restore in changes if restore.act is Act.AGAIN]
+        again = [restore for restore, _ in changes if restore.act is Act.AGAIN]
         _fence_former_owners(client, sides.mirror, again)
-        for restore in changes:
-            commit = partial(_commit, client, restore)
+        for restore, after in changes:
+            commit = partial(_commit, client, restore, after)
             # a task with several ranges takes an id back
             yield restore, client.retry(commit, also=(FencedError,))
 
@@ -140,14 +140,11 @@ def _fence_former_owners(
     fence(client, ids)
 
 
-def _commit(client: ClusterClient, restore: Restore) -> bool:
-    if restore.after is None:
-        return False
+def _commit(client: ClusterClient, restore: Restore, after: Checkpoint) -> bool:
     state, source = restore.state, restore.source
     owner = present_owner(restore.name, source, state.owners, is_copied=True)
-    gap = Move(restore.after, ENTRIES_LOST).entry if restore.act is Act.NOTED else None
-    before = state.checkpoints.get(source)
-    return replace_checkpoint(client, owner, before, state.ends, restore.after, gap)
+    gap = Move(after, ENTRIES_LOST).entry if restore.act is Act.NOTED else None
+    return replace_checkpoint(client, owner, state.checkpoints.get(source), state.ends, after, gap)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def _replay(
     _fail_for(context, result.failures, needs_operator=result.needs_operator)
     counted = recount(
         replay.name,
-        replay.ranges,
+        replay.start.ranges,
         replay.plan.snapshot.destination,
         replay.plan.snapshot.sides.options,
         clock,
@@ -147,7 +147,7 @@ def _materialization(
             "copied by this run (records)": result.records,
             "copied by this run (bytes)": result.size_bytes,
             "read from": request.side.value,
-            "ranges": ", ".join(map(str, replay.ranges)),
+            "ranges": ", ".join(map(str, replay.start.ranges)),
             "target": to,
         },
     )

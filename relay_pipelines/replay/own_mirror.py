@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from relay_pipelines.errors import ConfigError, DivergedUpstreamError
-from relay_pipelines.ledger.checkpoint import REPLAY, StartRecord
+from relay_pipelines.ledger.checkpoint import StartRecord
 from relay_pipelines.model import RecordPolicy, Side
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.plan.topic_selection import select, target
@@ -42,7 +42,7 @@ def request_of(start: StartRecord) -> ReplayRequest:
             "transform": {"class": transform} if transform else None,
             "select": {column: column for column in policy["select"]},
             "on_record_error": policy["on_record_error"],
-            "replay_id": start.mirror.partition(REPLAY)[2],
+            "replay_id": start.replay_id,
         }
     )
 

@@ -6,7 +6,7 @@ argues why it duplicates no record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.checkpoint import REPLAY, ReplayRecord, StartRecord, replay_name
+from relay_pipelines.ledger.checkpoint import ReplayRecord, StartRecord, replay_name
 from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
 from relay_pipelines.model import Checkpoint, OffsetRange, Side, TopicPartition
@@ -83,17 +83,12 @@ class Replay:
     @property
     def id(self) -> str:
         """As people name it."""
-        return self.name.partition(REPLAY)[2]
+        return self.start.replay_id
 
     @property
     def name(self) -> str:
         """The name of its checkpoints and ledger entries."""
         return self.start.mirror
-
-    @property
-    def ranges(self) -> list[OffsetRange]:
-        """All that it copies, also what it has copied."""
-        return _ranges(self.start)
 
     @property
     def is_complete(self) -> bool:
@@ -222,31 +217,26 @@ def _state(start: StartRecord, checkpoints: Mapping[TopicPartition, Checkpoint])
     assert start.replay is not None
     asked = start.replay.parameters["asked"]
     return {
-        "id": start.mirror.partition(REPLAY)[2],
+        "id": start.replay_id,
         **{key: asked[key] for key in ("topic", "to", "side")},
         "started_at_ms": start.decided_at_ms,
         # records or not
-        "offsets": sum(map(len, _ranges(start))),
-        "left": sum(each.end - each.start for each in _rest(start, checkpoints)),
+        "offsets": sum(map(len, start.ranges)),
+        "left": sum(map(len, _rest(start, checkpoints))),
         "started_at": format_time(start.decided_at_ms),
     }
 
 
-def _ranges(start: StartRecord) -> list[OffsetRange]:
-    assert start.replay is not None
-    return [
-        OffsetRange(TopicPartition(start.topic, partition), start.starts[partition], end)
-        for partition, end in start.replay.ends.items()
-    ]
-
-
 def _rest(
     start: StartRecord, checkpoints: Mapping[TopicPartition, Checkpoint]
-) -> Iterable[OffsetRange]:
-    """Return what is not copied yet; a range may be empty."""
-    for each in _ranges(start):
-        committed = checkpoints.get(each.topic_partition)
-        yield each if committed is None else replace(each, start=committed.next_offset)
+) -> list[OffsetRange]:
+    """Return what is not copied yet; no range is empty."""
+    next_offsets = {tp: committed.next_offset for tp, committed in checkpoints.items()}
+    rest = [
+        replace(each, start=next_offsets.get(each.topic_partition, each.start))
+        for each in start.ranges
+    ]
+    return [each for each in rest if len(each)]
 
 
 def _started(request: ReplayRequest, state: CheckpointSnapshot) -> StartRecord | None:
@@ -349,20 +339,14 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
                 position.destination_lost, remedy=remedy, topic_partition=tp
             )
             return RunPlan(replace(snapshot, positions=[]), (), [gone], {})
-    topic_id, known = (
-        snapshot.topics[start.topic].metadata.topic_id,
-        start.topic_ids[start.upstream],
-    )
+    known = start.topic_ids[start.upstream]
+    topic_id = snapshot.topics[start.topic].metadata.topic_id
     if topic_id and known and topic_id != known:
         raise TopicRecreatedError(
             f"the topic {start.topic!r} was deleted and created again since the replay began",
             remedy="give another --id to replay its new records",
         )
-    rest = {
-        each.topic_partition: each
-        for each in _rest(start, snapshot.checkpoints)
-        if each.start < each.end
-    }
+    rest = {each.topic_partition: each for each in _rest(start, snapshot.checkpoints)}
     positions = [
         position
         if tp in snapshot.checkpoints or position.ledger_end is not None
