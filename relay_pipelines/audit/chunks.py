@@ -198,7 +198,7 @@ class _Comparing:
     def _compare(self, chunk: ComparedChunk) -> Comparison:
         upstream = self.source.cluster.name
         source_low, source_end = self.log(self.source, chunk.source)
-        low, end = self.log(self.destination, chunk.destination)
+        low, _ = self.log(self.destination, chunk.destination)
         if len(chunk.destination) and low > chunk.destination.start:
             if unexplained := self._unexplained(chunk, low):
                 what = f"the destination's log begins at {low}, although {unexplained}"
@@ -211,14 +211,11 @@ class _Comparing:
             return Comparison(
                 chunk, upstream, unread=f"the log of upstream {upstream} ends at {source_end}"
             )
-        compared = self._compare_both(chunk, source_end, end)
+        compared = self._compare_both(chunk)
         if chunk.is_compacted and compared.difference:
             # a later record may have removed one while it was read
             self.logs.clear()
-            source_end = self.log(self.source, chunk.source)[1]
-            compared = self._compare_both(
-                chunk, source_end, self.log(self.destination, chunk.destination)[1]
-            )
+            compared = self._compare_both(chunk)
         compared.upstream = upstream
         return compared
 
@@ -233,11 +230,11 @@ class _Comparing:
         now_ms = self.destination.clock.now_ms()
         return chunk.policies.contradicting(entries, low, now_ms, size_bytes)
 
-    def _compare_both(
-        self, chunk: ComparedChunk, source_end: int, destination_end: int
-    ) -> Comparison:
+    def _compare_both(self, chunk: ComparedChunk) -> Comparison:
         """Compare in order; or key by key, on to the ends of both logs for keys that come again."""
         by_key = chunk.is_compacted
+        _, source_end = self.log(self.source, chunk.source)
+        _, destination_end = self.log(self.destination, chunk.destination)
         originals = replace(chunk.source, end=source_end) if by_key else chunk.source
         end = destination_end if by_key else min(chunk.destination.end, destination_end)
         copies = replace(chunk.destination, end=end)
