@@ -443,11 +443,9 @@ def _shown_error(error: str, sample: SampleSettings) -> str:
 
 def _row(row: Mapping[str, Any], *, values: bool) -> dict[str, str | int]:
     """Return the row of a record that fails, its values cut."""
-    found: dict[str, str | int] = {name: int(row[name]) for name in INDEX}
-    if values:
-        more = {key: value for key, value in row.items() if key not in (*INDEX, *HELPER_COLUMNS)}
-        found |= {key: _cut(value) for key, value in more.items()}
-    return found
+    place: dict[str, str | int] = {name: int(row[name]) for name in INDEX}
+    hidden = {*INDEX, *HELPER_COLUMNS} if values else row.keys()
+    return place | {key: _cut(value) for key, value in row.items() if key not in hidden}
 
 
 def _cut(value: Any) -> str:

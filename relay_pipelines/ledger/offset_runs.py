@@ -12,7 +12,7 @@ import sys
 import zlib
 from array import array
 from base64 import b64decode, b64encode
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -224,11 +224,7 @@ class OffsetRuns:
         piece = self._pieces[number]
         if offset >= piece.end:
             return piece.before + piece.size
-        if piece.distances is None:
-            return piece.before + offset - piece.first
-        offsets = piece.offsets()
-        position = bisect_right(offsets, offset - 1)
-        return piece.before + position
+        return piece.before + bisect_left(piece.offsets(), offset)
 
     def offset_at(self, index: int) -> int:
         """Return the one with this index, from 0."""
@@ -242,8 +238,8 @@ class OffsetRuns:
         """Yield them as half-open runs, in order; neighbours are joined."""
         first = end = -1
         for piece in self._pieces:
-            parts = [(piece.first, piece.end)] if piece.distances is None else _runs(piece)
-            for start, stop in parts:
+            single = ((offset, offset + 1) for offset in piece.offsets())
+            for start, stop in [(piece.first, piece.end)] if piece.distances is None else single:
                 if start != end:
                     if first < end:
                         yield first, end
@@ -262,16 +258,6 @@ class OffsetRuns:
                 position = offset + 1
             encoder.add_run(position, end)
         return encoder
-
-
-def _runs(piece: _Piece) -> Iterator[tuple[int, int]]:
-    first = before = piece.first
-    for offset in piece.offsets()[1:]:
-        if offset != before + 1:
-            yield first, before + 1
-            first = offset
-        before = offset
-    yield first, before + 1
 
 
 def _pieces(data: bytes, position: int) -> Iterator[_Piece]:
