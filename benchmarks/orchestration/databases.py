@@ -22,6 +22,7 @@ from typing import Any
 import dagster as dg
 import yaml
 
+from relay_pipelines.audit.coverage import CoverageMap
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.verdict import Tally
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
@@ -137,7 +138,7 @@ def _topic(planned: OffsetRange) -> TopicReport:
     scanned = OffsetRange(planned.topic_partition, 2 * planned.start, 2 * planned.end)
     count = DestinationCount(planned, scanned, Tally(1, 1, 1))
     count.first_ms = count.last_ms = _BEGAN_MS
-    found = Recount(planned, [count])
+    found = Recount(CoverageMap(planned), [count])
     return TopicReport(
         planned.topic_partition.topic,
         ranges=[planned],

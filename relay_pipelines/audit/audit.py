@@ -63,8 +63,7 @@ class PartitionAudit:
         uncompared: how many records are in no chunk to compare, by reason.
         chunks: the chunks to compare.
         results: of those that were compared so far.
-        gone: that the copies are gone as a whole, or that the destination's log is not the one
-            that was written.
+        gone: as of `Recount`.
         source_unread: why it is not known how long the source keeps records; empty if it is.
         policies: which source offsets were decided by which configuration, in words; empty if all
             were by one.
@@ -95,16 +94,15 @@ class PartitionAudit:
 
     @property
     def recount(self) -> Recount | None:
-        """The sum of the parts; None if not all were counted."""
-        is_whole = sum(not part.error for part in self.counted) >= len(self.parts)
-        return self.counted_so_far if is_whole else None
+        """The sum of the parts; None if not all were counted, or there are none."""
+        found = self.counted_so_far
+        return found if found.counts and len(found.counts) >= len(self.parts) else None
 
     @property
-    def counted_so_far(self) -> Recount | None:
-        """The sum of the parts that could be counted; None if none could."""
-        counted = sorted(self.counted, key=lambda part: part.range)
-        counts = [part for part in counted if not part.error]
-        return Recount(self.coverage.range, counts) if counts else None
+    def counted_so_far(self) -> Recount:
+        """The sum of the parts that could be counted."""
+        counts = [part for part in self.counted if not part.error]
+        return Recount(self.coverage, sorted(counts, key=lambda part: part.range), self.gone)
 
     @property
     def records(self) -> int:
@@ -154,7 +152,7 @@ class PartitionAudit:
         recount = self.counted_so_far
         if self.level.compares:
             seen = ledger + self._compared(copied)
-        elif self.level is Level.RECOUNT and recount is not None:
+        elif self.level is Level.RECOUNT and recount.counts:
             seen = ledger + replace(recount.tally, records=copied)
         else:
             left_out = 0 if self.level is Level.RECOUNT else copied
@@ -194,14 +192,12 @@ class PartitionAudit:
             self._finding(Kind.BROKEN_CHAIN, Severity.DIFFERENCE, each.what_and_where, REMEDY)
             for each in self.chain.breaks
         ]
-        lines = [*self.coverage.problems, *self.gone]
         recount = self.counted_so_far
-        if recount is not None:
-            lines += recount.problems
-            if first_foreign := recount.first_foreign:
-                at = first_foreign.destination or str(self.destination)
-                there = f"{at} at offset {first_foreign.foreign_at}"
-                lines.append(f"the first record that this mirror did not write is in {there}")
+        lines = recount.problems
+        if first_foreign := recount.first_foreign:
+            at = first_foreign.destination or str(self.destination)
+            there = f"{at} at offset {first_foreign.foreign_at}"
+            lines.append(f"the first record that this mirror did not write is in {there}")
         if first := self.first_difference:
             result, difference = first
             differing = sum(each.difference is not None for each in self.results)
@@ -228,11 +224,11 @@ class PartitionAudit:
         gaps = [gap_finding(str(self.topic_partition), gap) for gap in self.coverage.gaps]
         recount = self.counted_so_far
         # a comparison says itself what it could not compare
-        by_count = not self.level.compares
-        lines = recount.notes(by_count=by_count) if recount else []
-        if recount is None and (untimed := sum(result.untimed for result in self.results)):
+        lines = recount.notes(by_count=not self.level.compares)
+        untimed = sum(result.untimed for result in self.results)
+        if untimed and not recount.counts:
             lines.append(f"{UNTIMED}: {untimed:,}")
-        if self.source_unread and recount is not None and recount.tally.not_verified:
+        if self.source_unread and recount.tally.not_verified:
             lines.append(
                 f"whether the source keeps the records that are gone is not known:"
                 f" {self.source_unread}"

@@ -307,8 +307,7 @@ def _first_difference(partition_audit: PartitionAudit) -> dict[str, Any]:
     tp, first = partition_audit.topic_partition, partition_audit.first_difference
     more: dict[str, Any] = {}
     if first is None:
-        recount = partition_audit.counted_so_far
-        foreign = None if recount is None else recount.first_foreign
+        foreign = partition_audit.counted_so_far.first_foreign
         where = partition_audit.destination if foreign else partition_audit.coverage.range
         said = f"{where}: {partition_audit.differences[0].text}"
         if foreign:

@@ -81,7 +81,7 @@ def count_ranges(
         counted = [count for count in own if isinstance(count, DestinationCount)]
         errors = [count for count in own if isinstance(count, RelayError)]
         covered = coverage(offset_range, entries, offset_range.end)
-        results.append(errors[0] if errors else Recount(offset_range, counted, covered))
+        results.append(errors[0] if errors else Recount(covered, counted))
     return results
 
 

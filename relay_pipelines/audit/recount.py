@@ -63,20 +63,25 @@ class Recount:
     """What was found for one source range, and what the ledger says.
 
     Args:
+        coverage: of the range by the ledger.
         counts: of its parts, in order.
-        coverage: of the range by the ledger; None if the caller judges it.
+        gone: that the copies are gone as a whole, or that the destination's log is not the one
+            that was written.
         forged: ledger entries of the range that no checkpoint leads to; they count for nothing.
-        replaced: that the last copies were in another topic than today's; empty if they were not.
         gaps: accepted losses just before the range or within it, or after which no run copies what
             the range has left.
     """
 
-    range: OffsetRange
+    coverage: CoverageMap
     counts: Sequence[DestinationCount] = ()
-    coverage: CoverageMap | None = None
+    gone: Sequence[str] = ()
     forged: int = 0
-    replaced: str = ""
     gaps: list[str] = field(default_factory=list)
+
+    @property
+    def range(self) -> OffsetRange:
+        """The source offsets."""
+        return self.coverage.range
 
     @property
     def tally(self) -> Tally:
@@ -85,8 +90,8 @@ class Recount:
 
     @property
     def entries(self) -> Sequence[LedgerEntry]:
-        """Those that cover the range, in the order of offsets; none if the caller judges it."""
-        return () if self.coverage is None else self.coverage.covering
+        """Those that cover the range, in the order of offsets."""
+        return self.coverage.covering
 
     @property
     def records(self) -> int:
@@ -100,7 +105,7 @@ class Recount:
     @property
     def chunks(self) -> list[LedgerEntry]:
         """The entries that are no losses."""
-        return [entry for entry in self.entries if not entry.gap]
+        return self.coverage.chunks
 
     @property
     def skipped(self) -> Counter[str]:
@@ -141,8 +146,8 @@ class Recount:
         return self.offsets(OffsetKind.FORGOTTEN)
 
     def offsets(self, kind: OffsetKind) -> int:
-        """Return how many of its source offsets are of a kind; 0 if the caller judges it."""
-        return 0 if self.coverage is None else self.coverage.counts[kind]
+        """Return how many of its source offsets are of a kind."""
+        return self.coverage.counts[kind]
 
     @property
     def _by_destination(self) -> Mapping[str, Sequence[DestinationCount]]:
@@ -155,9 +160,7 @@ class Recount:
     @property
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
-        lines = [] if self.coverage is None else self.coverage.problems
-        if self.replaced:
-            lines.append(self.replaced)
+        lines = [*self.coverage.problems, *self.gone]
         if self.forged:
             lines.append(f"ledger entries never committed with a checkpoint: {self.forged:,}")
         counted = self._by_destination

@@ -170,13 +170,13 @@ def explain(result: Recount, entries: Sequence[LedgerEntry], generation: int) ->
     Args:
         entries: of the topic-partition, in the generation of the range, and what ended it.
     """
-    if result.coverage and any(entry.generation > generation for entry in entries):
+    if any(entry.generation > generation for entry in entries):
         # what precedes the last chunk had been copied before the loss
         copied = (entry.source.end for entry in entries if entry.generation == generation)
         since = max(copied, default=0)
         result.coverage = result.coverage.explained(OffsetKind.SUPERSEDED, since=since)
     for entry in entries:
-        if result.coverage and entry.gap == ENTRIES_LOST:
+        if entry.gap == ENTRIES_LOST:
             result.coverage = result.coverage.explained(OffsetKind.FORGOTTEN, entry.source.start)
 
 
@@ -193,8 +193,7 @@ def forget(result: Recount, oldest: LedgerEntry | None, generation: int) -> None
         first = None
     else:  # of a later generation, no entry has expired
         first = oldest.source.start if oldest.generation == generation else 0
-    if result.coverage:
-        result.coverage = result.coverage.explained(OffsetKind.FORGOTTEN, first)
+    result.coverage = result.coverage.explained(OffsetKind.FORGOTTEN, first)
 
 
 def _gaps(result: Recount, entries: Iterable[LedgerEntry]) -> list[str]:
@@ -220,4 +219,4 @@ def _mark_replaced(
     if topics:
         there = client.retry(partial(destination_topics, client, topics))
         for tp, each in counted.items():
-            each.replaced = there.replaced(checkpoints.get(tp))
+            each.gone = [*filter(None, [there.replaced(checkpoints.get(tp))])]

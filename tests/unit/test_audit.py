@@ -12,7 +12,7 @@ from relay_pipelines.audit.audit import Audit, PartitionAudit
 from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.claims import Claims, RecountPart
 from relay_pipelines.audit.comparison import ComparedChunk, Comparison, Difference
-from relay_pipelines.audit.coverage import OffsetKind, coverage
+from relay_pipelines.audit.coverage import CoverageMap, OffsetKind, coverage
 from relay_pipelines.audit.part_count import PartCount, count_parts, count_ranges
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.request import AuditRequest, Level
@@ -173,7 +173,7 @@ def test_the_recounts_of_parts_are_added() -> None:
     second = DestinationCount(
         *(wanted(30, 40), wanted(31, 41), Tally(10, 10, foreign=2), 35), first_ms=3, last_ms=4
     )
-    found = Recount(wanted(0, 40), [first, second])
+    found = Recount(coverage(wanted(0, 40), CHUNKS, 40), [first, second])
     assert (found.tally, found.first_foreign) == (Tally(40, 39, foreign=2), second)
     assert (found.scanned, found.first_ms, found.last_ms) == (wanted(0, 41), 3, 7)
     partition = made()
@@ -314,7 +314,10 @@ def test_a_chunk_whose_first_record_is_gone(*, low: int, is_compacted: bool) -> 
     found = counting.result
     tally = found.tally
     assert (tally.foreign, tally.counted) == (0, 20 - max(low, 5))
-    assert (Recount(part.range, [found]).problems, tally.unverified) == ([], 16 - tally.counted)
+    assert (Recount(CoverageMap(part.range), [found]).problems, tally.unverified) == (
+        [],
+        16 - tally.counted,
+    )
     counting.add(span(batch([record], 2, producer=other + 1)))
     assert tally.foreign == 1, "of nobody, within two chunks"
 
@@ -323,7 +326,7 @@ def test_a_loss_supersedes_what_follows_the_last_chunk() -> None:
     """A hole before it was copied before the loss: no loss excuses it."""
     loss = replace(entry(40, 40), generation=1, gap="the topic was created again")
     entries = [entry(0, 10), entry(30, 40), loss]
-    counted = Recount(wanted(0, 60), coverage=coverage(wanted(0, 60), entries, 60))
+    counted = Recount(coverage(wanted(0, 60), entries, 60))
     explain(counted, entries, 0)
     assert (counted.superseded, counted.offsets(OffsetKind.MISSING)) == (20, 20)
     assert counted.problems == ["20 source offsets are in no ledger entry: [10, 30)"]
@@ -342,7 +345,7 @@ def test_which_offsets_expired_entries_had(
     oldest: LedgerEntry | None, generation: int, forgotten: int
 ) -> None:
     """Offsets are comparable within a generation: the oldest entry left may be of another one."""
-    counted = Recount(wanted(100, 160), coverage=coverage(wanted(100, 160), [], 160))
+    counted = Recount(coverage(wanted(100, 160), [], 160))
     forget(counted, oldest, generation)
     assert (counted.forgotten, counted.offsets(OffsetKind.MISSING)) == (forgotten, 60 - forgotten)
 

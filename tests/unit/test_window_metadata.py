@@ -50,7 +50,7 @@ def counted_part(records: int) -> DestinationCount:
 
 def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
     """A window of 60 offsets of which 50 have a record, copied in 2 s of one task."""
-    found = Recount(RANGE, [counted_part(50)], CoverageMap(RANGE, covering=(CHUNK,)))
+    found = Recount(CoverageMap(RANGE, covering=(CHUNK,)), [counted_part(50)])
     fields: dict[str, Any] = {
         "ranges": [RANGE],
         "totals": TopicTotals(records=50, size_bytes=5_000, upstreams={"a"}, code={"5f2c"}),
@@ -98,7 +98,7 @@ class TestMetadata:
             ),
             ({"source_rate": None}, {"source rate (records per second)"}),
             ({"lag_after_seconds": None, "lag_after": 9}, {"lag after (seconds)"}),
-            ({"recounts": {AT: Recount(RANGE)}}, {"first record", "last record"}),
+            ({"recounts": {AT: Recount(CoverageMap(RANGE))}}, {"first record", "last record"}),
         ],
         ids=["copied before", "the first window", "the source is silent", "no record"],
     )
@@ -230,11 +230,11 @@ def test_what_a_check_rests_on() -> None:
     )
     assert found.metadata["verdict"].value == "agrees"
     assert "topic-partitions" not in found.metadata, "the materialisation has the table"
-    found = checked(recounts={AT: Recount(RANGE)})
+    found = checked(recounts={AT: Recount(CoverageMap(RANGE))})
     assert found.passed
     assert str(found.description).startswith("nothing to verify: no record was copied; ")
     tally = Tally(50, not_verified=Counter({Why.RETENTION: 50}))
-    gone = Recount(RANGE, [DestinationCount(RANGE, None, tally)])
+    gone = Recount(CoverageMap(RANGE), [DestinationCount(RANGE, None, tally)])
     found = checked(recounts={AT: gone})
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     says = f"not verified: 0 of 50 records compared: {Why.RETENTION}; "
