@@ -53,12 +53,9 @@ def ledger(
             else:
                 stdout().print(f"{name}: no ledger entries")
     if as_json:
-        _write([_json(ledger_records)], output)
+        entries = [json_output.entry(record) for record in ledger_records]
+        _write([f"{json.dumps(entries, indent=2)}\n".encode()], output)
     return invocation.exit_code
-
-
-def _json(records: Sequence[LedgerRecord]) -> bytes:
-    return f"{json.dumps([json_output.entry(record) for record in records], indent=2)}\n".encode()
 
 
 def attest(
