@@ -59,11 +59,11 @@ class Tasks(NamedTuple):
 
     Args:
         do: reads a group of parts in this process, and returns what it found.
-        results: returns what writes that as JSON, and reads it.
+        found: the type of that.
     """
 
     do: Callable[[Any, Sequence[Any]], Sequence[Any]]
-    results: Callable[[], TypeAdapter[Any]]
+    found: Any
 
 
 def do_group(job: AuditJob, group: Sequence[Work]) -> Results:
@@ -75,11 +75,12 @@ def do_group(job: AuditJob, group: Sequence[Work]) -> Results:
 
 
 @cache
-def _results() -> TypeAdapter[Any]:
-    return TypeAdapter(Results)
+def json_of(kind: Any) -> TypeAdapter[Any]:
+    """Return what writes values of a type as JSON, and reads them."""
+    return TypeAdapter(kind)
 
 
-AUDIT = Tasks(do_group, _results)
+AUDIT = Tasks(do_group, Results)
 
 
 def read(
@@ -155,7 +156,7 @@ def _submit(session: Any, job: Any, group: list[Any], tag: str, tasks: Tasks) ->
         )
 
     (text,) = spark_job.texts(session, frame, tag)
-    found: Sequence[Any] = tasks.results().validate_json(text)
+    found: Sequence[Any] = json_of(tasks.found).validate_json(text)
     return found
 
 
@@ -163,4 +164,5 @@ def _do_group(
     job: Any, group: list[Any], tasks: Tasks, ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for _ in ids:
-        yield spark_job.text_row(tasks.results().dump_json(tasks.do(job, group)).decode())
+        found = tasks.do(job, group)
+        yield spark_job.text_row(json_of(tasks.found).dump_json(found).decode())

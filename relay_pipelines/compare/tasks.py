@@ -9,14 +9,13 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import accumulate, islice
 from typing import Any
 
 import pyarrow as pa
-from pydantic import TypeAdapter
 
-from relay_pipelines.audit.spark_job import Tasks
+from relay_pipelines.audit.spark_job import Tasks, json_of
 from relay_pipelines.compare.by_key import GROUP_BYTES, ByKey, KeysFound, compare_here, merged, rows
 from relay_pipelines.compare.in_order import compare_in_order
 from relay_pipelines.compare.pairs import (
@@ -104,17 +103,7 @@ def _as_it_is_now(clients: Clients, pair: Pair) -> Pair:
     )
 
 
-@cache
-def _results() -> TypeAdapter[Any]:
-    return TypeAdapter(list[Found])
-
-
-@cache
-def _keys() -> TypeAdapter[KeysFound]:
-    return TypeAdapter(KeysFound)
-
-
-COMPARE = Tasks(compare_group, _results)
+COMPARE = Tasks(compare_group, list[Found])
 
 
 def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
@@ -139,7 +128,7 @@ def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
         return sorted_rows.mapInArrow(partial(_compare_rows, pair), spark_job.outcome_schema())
 
     texts = spark_job.texts(session, frame, tag, f"{job.name}: compare {pair.topic}")
-    return merged([_keys().validate_json(text) for text in texts])
+    return merged([json_of(KeysFound).validate_json(text) for text in texts])
 
 
 def _read_rows(
@@ -167,4 +156,4 @@ def _as_column(some: Sequence[bytes]) -> pa.RecordBatch:
 def _compare_rows(pair: Pair, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     sorted_rows = (row.as_py() for batch in batches for row in batch.column(0))
     found = ByKey(pair).compare(sorted_rows)
-    yield spark_job.text_row(_keys().dump_json(found).decode())
+    yield spark_job.text_row(json_of(KeysFound).dump_json(found).decode())
