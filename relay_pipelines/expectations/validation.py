@@ -96,15 +96,16 @@ def validate(
         for side in Side:
             of_side = [expectation for expectation in expectations if expectation.side is side]
             if of_side:
-                found = SideRun(session, config, sides, window, side, beside_copy).results(of_side)
-                results.update({each.expectation.name: each for each in found})
+                some = SideRun(session, config, sides, window, side, beside_copy).results(of_side)
+                results.update({each.expectation.name: each for each in some})
 
+    found: Mapping[str, Result] = results
     if deadline_seconds is None:
         run()
     else:
-        results = _until(deadline_seconds, session, run, results)
+        found = _until(deadline_seconds, session, run, results)
     return [
-        results.get(expectation.name) or _late(expectation, deadline_seconds or 0.0, window.name)
+        found.get(expectation.name) or _late(expectation, deadline_seconds or 0.0, window.name)
         for expectation in expectations
     ]
 
@@ -127,8 +128,8 @@ def _until(
     deadline_seconds: float,
     session: Callable[[], Any],
     run: Callable[[], None],
-    results: dict[str, Result],
-) -> dict[str, Result]:
+    results: Mapping[str, Result],
+) -> Mapping[str, Result]:
     """Call `run` on a thread, and return the results that it has at the deadline."""
     # Arrow and Spark are slow to import, and Dagster loads this module
     from relay_pipelines.spark.job import cancel_group, name_group
@@ -143,9 +144,10 @@ def _until(
     try:
         within(deadline_seconds, named)
     except TimeoutError:
-        results = dict(results)  # those that follow only say that they are cancelled
+        found = dict(results)  # those that follow only say that they are cancelled
         with suppress(Exception):
             cancel_group(session(), group)
+        return found
     return results
 
 
