@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from relay_pipelines.audit.report import difference_table
 from relay_pipelines.audit.verdict import State
-from relay_pipelines.compare.comparing import read, settings_of
+from relay_pipelines.compare.comparing import compare, settings_of
 from relay_pipelines.compare.report import compare_document, compare_table, group_table
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
-from relay_pipelines.compare.selection import begin
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.finding import Severity
 from relay_pipelines.invocation import Invocation, require_writable, the_mirror
@@ -21,8 +20,6 @@ from relay_pipelines.output.formatting import plural, stderr, stdout
 from relay_pipelines.output.progress import bytes_progress
 from relay_pipelines.output.tables import show
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.session import Session
-from relay_pipelines.sides import Sides
 
 _SHOWN = 10
 
@@ -51,25 +48,17 @@ def run(
     sides = the_mirror(settings, mirror, "a comparison is of")
     advice = "run again, or compare less with --from"
     with invocation.session(settings, advice, "compare") as session, invocation.reporting_errors():
-        compared = _compare(sides, session, request)
+        compared = compare(sides, request, session, _progress)
         _report(invocation, compared, as_json=as_json)
         if html is not None:
             _write_page(html, compared)
     return invocation.exit_code
 
 
-def _compare(sides: Sides, session: Session, request: CompareRequest) -> Compared:
-    began = sides.clock.monotonic()
-    compared = begin(sides, request)
+def _progress(compared: Compared) -> AbstractContextManager[Callable[[int], None]]:
     total = sum(pair.size_bytes for pair in compared.pairs)
-    results = read(compared, session, f"relay-compare-{uuid.uuid4().hex[:12]}")
     what = plural(len(compared.pairs), "comparison")
-    reading = bytes_progress(f"{sides.name}: read", total, what, stderr())
-    with reading as advance, closing(results):
-        for size_bytes in results:
-            advance(size_bytes)
-    compared.seconds = sides.clock.monotonic() - began
-    return compared
+    return bytes_progress(f"{compared.name}: read", total, what, stderr())
 
 
 def _report(invocation: Invocation, compared: Compared, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -27,7 +28,20 @@ from relay_pipelines.sides import Sides
 _SHOWN = 50  # topic-partitions of which differences are shown
 
 
-def compare(sides: Sides, request: CompareRequest, session: Callable[[], Any]) -> Compared:
+Progress = Callable[[Compared], AbstractContextManager[Callable[[int], None]]]
+"""Shows how a comparison goes on: returns what takes the bytes that were read, task by task."""
+
+
+def _unseen(_: Compared) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda _: None)
+
+
+def compare(
+    sides: Sides,
+    request: CompareRequest,
+    session: Callable[[], Any],
+    progress: Progress = _unseen,
+) -> Compared:
     """Compare two clusters; writes nothing to them.
 
     Args:
@@ -39,8 +53,10 @@ def compare(sides: Sides, request: CompareRequest, session: Callable[[], Any]) -
     """
     began = sides.clock.monotonic()
     compared = begin(sides, request)
-    for _ in read(compared, session, f"relay-compare-{uuid.uuid4().hex[:12]}"):
-        pass
+    results = _read(compared, session, f"relay-compare-{uuid.uuid4().hex[:12]}")
+    with progress(compared) as advance, closing(results):
+        for size_bytes in results:
+            advance(size_bytes)
     compared.seconds = sides.clock.monotonic() - began
     return compared
 
@@ -54,7 +70,7 @@ def settings_of(request: CompareRequest) -> Settings:
     return in_section(Settings, request.settings or {}, Path(), "write the servers as host:port")
 
 
-def read(compared: Compared, session: Callable[[], Any], tag: str) -> Generator[int, None, None]:
+def _read(compared: Compared, session: Callable[[], Any], tag: str) -> Generator[int, None, None]:
     """Read what is to be compared; yield the bytes of what was, task by task.
 
     Args:

@@ -1,4 +1,7 @@
-"""HTML pages that load nothing, from the template of the room whose report they are."""
+"""HTML pages that load nothing, from the template of the room whose report they are.
+
+Each extends `report.html.j2`, which has the styles.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.output.formatting import count, format_time, seconds, size
+
+_OWN = "relay_pipelines.output"
 
 
 def render(package: str, template: str, name: Callable[[str], str] = str, **values: Any) -> str:
@@ -21,7 +26,7 @@ def render(package: str, template: str, name: Callable[[str], str] = str, **valu
         values: what the template shows.
     """
     environment = Environment(
-        loader=PackageLoader(package, "."),
+        loader=ChoiceLoader([PackageLoader(each, ".") for each in (package, _OWN)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
