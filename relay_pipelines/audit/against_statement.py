@@ -80,15 +80,16 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
 
 
 def _require_same_mirror(path: Path, statement: Statement, ledger: VerifiedLedger) -> None:
-    if statement.mirror != ledger.mirror:
+    header = statement.header
+    if header.mirror != ledger.mirror:
         raise ConfigError(
-            f"the statement {path} is about the mirror {statement.mirror!r}, not {ledger.mirror!r}",
-            remedy=f"name it: --mirror {statement.mirror}",
+            f"the statement {path} is about the mirror {header.mirror!r}, not {ledger.mirror!r}",
+            remedy=f"name it: --mirror {header.mirror}",
         )
-    if statement.cluster_id != ledger.cluster_id:
+    if header.destination_cluster_id != ledger.cluster_id:
         raise ConfigError(
-            f"the statement {path} is about the cluster {statement.cluster_id}, and the destination"
-            f" of {ledger.mirror!r} is {ledger.cluster_id}",
+            f"the statement {path} is about the cluster {header.destination_cluster_id}, and the"
+            f" destination of {ledger.mirror!r} is {ledger.cluster_id}",
             remedy="use the relay.yaml with which it was made",
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay_pipelines.audit.chunks import AuditJob
@@ -349,17 +349,12 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
     ledger = read_verified_ledger(sides)
     level, reads = request.level, request.level is not Level.LEDGER
     there = read_destination_topics(sides, ledger, with_configs=reads)
-    entries = ledger.own_entries
-    broken = {tp for tp, chain in ledger.chains.items() if chain.breaks and request.has(tp)}
-    without_chunks = _without_chunks(request, ledger)
-    selected = _select(request, entries, ledger, broken, without_chunks)
+    selected = _selected(request, ledger)
     destination = replace(sides.mirror.destination_cluster, id=ledger.cluster_id)
     job = AuditJob(sides.name, (), destination, sides.options)
     audit = Audit(sides.name, request, job, {})
-    others = (broken | without_chunks).difference(each.topic_partition for each in selected)
-    nothing = [coverage(OffsetRange(tp, 0, 0), (), 0) for tp in sorted(others)]
     lost: dict[TopicPartition, str] = {}
-    for each in [*selected, *nothing]:
+    for each in selected:
         tp = each.topic_partition
         checkpoint = ledger.checkpoints.get(tp)
         lost[tp] = there.lost(_topics_of_copies(each, checkpoint))
@@ -387,7 +382,8 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
             audit.partitions[each.topic_partition].parts += parts
         _plan_uncopied(audit, request, selected, ledger, claims)
     if level.compares:
-        shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
+        replayed = {written.topic_partition for written in ledger.replayed}
+        shared = _shared(ledger.own_entries) | replayed
         planning = _Planning(
             request, ledger.checkpoints, logs, there.configs, source_configs, shared
         )
@@ -438,25 +434,19 @@ def _without_chunks(selection: Selection, ledger: VerifiedLedger) -> set[TopicPa
     }
 
 
-def _select(
-    selection: Selection,
-    entries: Sequence[LedgerEntry],
-    ledger: VerifiedLedger,
-    broken: Collection[TopicPartition],
-    without_chunks: Collection[TopicPartition],
-) -> list[CoverageMap]:
-    """Return the ranges to audit; none if the ledger has none, and says why.
-
-    Args:
-        broken: topic-partitions whose entries are not those that were committed.
-    """
+def _selected(selection: Selection, ledger: VerifiedLedger) -> list[CoverageMap]:
+    """Return the ranges to audit; those without chunks, of which the ledger says why, are empty."""
+    entries, selected = ledger.own_entries, list[CoverageMap]()
+    broken = {tp for tp, chain in ledger.chains.items() if chain.breaks and selection.has(tp)}
+    without_chunks = _without_chunks(selection, ledger)
     try:
-        return select(selection, entries, ledger.copied_to)
+        selected = select(selection, entries, ledger.copied_to)
     except ConfigError:
-        have_chunks = {entry.tp for entry in entries}.difference(without_chunks)
+        have_chunks = {entry.tp for entry in entries} - without_chunks
         if not broken and (any(map(selection.has, have_chunks)) or not without_chunks):
             raise
-        return []
+    others = (broken | without_chunks).difference(each.topic_partition for each in selected)
+    return selected + [coverage(OffsetRange(tp, 0, 0), (), 0) for tp in sorted(others)]
 
 
 def _topics_of_copies(selected: CoverageMap, checkpoint: Checkpoint | None) -> set[str]:

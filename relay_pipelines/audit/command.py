@@ -117,7 +117,7 @@ def run_against(
     if as_json:
         messages.document(statement_document(statement_audit))
         return invocation.exit_code
-    for line in [f"the statement of {statement.made_at}", *passed]:
+    for line in [f"the statement of {statement.header.made_at}", *passed]:
         stdout().print(f"{name}: {line}", soft_wrap=True)
     return invocation.exit_code
 

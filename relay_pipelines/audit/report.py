@@ -81,8 +81,8 @@ def audit_document(audit: Audit) -> Document:
 def statement_document(audit: StatementAudit) -> Document:
     """Return what a comparison with a statement found."""
     return {
-        "mirror": audit.statement.mirror,
-        "made_at": audit.statement.made_at,
+        "mirror": audit.statement.header.mirror,
+        "made_at": audit.statement.header.made_at,
         **verdict_document(audit.verdict),
         "findings": [each.document for each in audit.findings],
     }

@@ -35,27 +35,8 @@ _NOWHERE = TopicPartition(ledger_topic.TOPIC, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement as it was read.
-
-    Args:
-        cluster_id: of the destination.
-        made_at: the time, as text.
-        records: the entries of each source topic-partition, oldest first; their offsets in the
-            ledger are unknown.
-        heads: number and hash of the newest ones.
-    """
-
-    mirror: str
-    cluster_id: str
-    made_at: str
-    records: Mapping[TopicPartition, Sequence[LedgerRecord]]
-    heads: Mapping[TopicPartition, LedgerHead]
-
-
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """The first line, after its kind and version."""
+class Header:
+    """The first line, after its kind and version; `made_at` is a time, as text."""
 
     relay_pipelines: str
     mirror: str
@@ -65,6 +46,21 @@ class _Header:
     move: Any
     entries: int
     topic_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as it was read.
+
+    Args:
+        records: the entries of each source topic-partition, oldest first; their offsets in the
+            ledger are unknown.
+        heads: number and hash of the newest ones.
+    """
+
+    header: Header
+    records: Mapping[TopicPartition, Sequence[LedgerRecord]]
+    heads: Mapping[TopicPartition, LedgerHead]
 
 
 def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
@@ -94,7 +90,7 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
         if not entries:
             of = "this mirror" if topic is None else f"topic {topic!r}"
             raise ConfigError(f"the ledger has no entries of {of}", remedy="see `relay ledger`")
-        header = _Header(
+        header = Header(
             relay_pipelines=importlib.metadata.version("relay_pipelines"),
             mirror=sides.name,
             made_at=made_at,
@@ -175,17 +171,14 @@ def read_statement(path: Path) -> Statement:
         ) from None
     fields = _first_line(path, lines)
     try:
-        header = STATEMENT.of_fields(_Header, fields, str(path))
-        return Statement(
-            *(header.mirror, header.destination_cluster_id, header.made_at),
-            *_chains(header, lines[1:]),
-        )
+        header = STATEMENT.of_fields(Header, fields, str(path))
+        return Statement(header, *_chains(header, lines[1:]))
     except (*NOT_READABLE, TamperedError) as error:
         raise _no_statement(path, "it is incomplete") from error
 
 
 def _chains(
-    header: _Header, lines: Sequence[bytes]
+    header: Header, lines: Sequence[bytes]
 ) -> tuple[dict[TopicPartition, list[LedgerRecord]], dict[TopicPartition, LedgerHead]]:
     """Return the entries of a statement, and the heads, which stand after all entries.
 

@@ -102,7 +102,7 @@ def test_every_record_is_read(left: Path) -> None:
 def test_what_is_outside_of_kafka_is_read(release: Path, left: Path) -> None:
     """Dagster's database, a statement, and the checkpoint folder of a stream."""
     statement = read_statement(release / "statement.jsonl")
-    assert statement.mirror == MIRROR
+    assert statement.header.mirror == MIRROR
     assert statement.records.keys() == statement.heads.keys()
     (*_, offsets) = (left / "stream" / "offsets" / "0").read_text().splitlines()
     assert StreamOffsets.from_json(json.loads(offsets)).next
