@@ -16,7 +16,6 @@ from functools import partial
 from benchmarks import clusters
 from benchmarks.looks import fill, show_exponents
 from benchmarks.seeding import ledger_entry, send
-from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, followed, ledger_topic
@@ -39,6 +38,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.read_clusters import take_snapshot
 from tests.support import commands
+from tests.support.recounted import recounted
 
 _OTHER = "growth-other"
 _OTHERS = (100, 1_000, 5_000)
@@ -75,7 +75,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
                 *[partial(take_snapshot, Sides(name, mirror, clock), configs=False)] * 2,
                 partial(read_checkpoints, Sides(name, mirror, clock)),
                 partial(read_any_state, client),
-                partial(recount, name, copied, destination, options, clock, planned_ms, {}, ends),
+                partial(recounted, name, copied, destination, options, clock, planned_ms, {}, ends),
                 *[partial(read_checkpoints, Sides(_OTHER, mirror, clock))] * 2,
             ]
             rows.append([others, *map(_cpu_ms, looks)])

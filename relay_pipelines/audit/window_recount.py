@@ -26,14 +26,11 @@ from relay_pipelines.ledger.state_table import read_any_state
 from relay_pipelines.ledger.verified import VerifiedLedger, verified_ledger
 from relay_pipelines.model import (
     Checkpoint,
-    Cluster,
-    CopyOptions,
     LedgerEntry,
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.protocol.client import ClusterClient, destination_client
-from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.client import ClusterClient
 
 Generations = Mapping[TopicPartition, int]
 
@@ -57,11 +54,8 @@ class Recounts:
 
 
 def recount(
-    mirror: str,
+    client: ClusterClient,
     ranges: Sequence[OffsetRange],
-    destination: Cluster,
-    options: CopyOptions,
-    clock: Clock,
     committed_since_ms: int,
     generations: Generations = MappingProxyType({}),
     ledger_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
@@ -70,6 +64,7 @@ def recount(
     """Count the records of every non-empty range; one that cannot be counted stops no other.
 
     Args:
+        client: of the destination, for the mirror or replay.
         committed_since_ms: nothing of these ranges was committed before.
         generations: in which the ranges were planned, where it is not 0. The same offsets of
             another one, such as of a topic that was created again, are not counted.
@@ -80,19 +75,18 @@ def recount(
     offset_ranges = [offset_range for offset_range in ranges if len(offset_range)]
     if not offset_ranges:
         return Recounts({}, {})
-    with destination_client(mirror, destination, options, clock, "recount") as client:
-        count = partial(_count, client, generations, source_configs)
-        since = ledger_ends or max(0, committed_since_ms - CLOCK_SKEW_MS)
-        results = count(offset_ranges, _newest(client, since, offset_ranges))
-        counted = [each for each in results.values() if isinstance(each, Recount)]
-        if doubtful := [each for each in counted if each.problems]:
-            # others may have committed since the ledger was read, or replays before its entries
-            scanned = (part.scanned for each in doubtful for part in each.counts)
-            copies = {offsets.topic_partition for offsets in scanned if offsets}
-            look = partial(verified_ledger, client, copies, only_own_must_be_entries=True)
-            # retention may delete the oldest entries before they are read
-            ledger = client.retry(look, also=(DataLossError,))
-            results |= count([each.range for each in doubtful], ledger)
+    count = partial(_count, client, generations, source_configs)
+    since = ledger_ends or max(0, committed_since_ms - CLOCK_SKEW_MS)
+    results = count(offset_ranges, _newest(client, since, offset_ranges))
+    counted = [each for each in results.values() if isinstance(each, Recount)]
+    if doubtful := [each for each in counted if each.problems]:
+        # others may have committed since the ledger was read, or replays before its entries
+        scanned = (part.scanned for each in doubtful for part in each.counts)
+        copies = {offsets.topic_partition for offsets in scanned if offsets}
+        look = partial(verified_ledger, client, copies, only_own_must_be_entries=True)
+        # retention may delete the oldest entries before they are read
+        ledger = client.retry(look, also=(DataLossError,))
+        results |= count([each.range for each in doubtful], ledger)
     return Recounts(
         {tp: each for tp, each in results.items() if isinstance(each, Recount)},
         {tp: each for tp, each in results.items() if isinstance(each, RelayError)},

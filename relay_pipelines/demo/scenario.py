@@ -36,7 +36,13 @@ from relay_pipelines.errors import DIFFERENCE, DestinationError, RelayError
 from relay_pipelines.local_kafka.jars import KAFKA_VERSION
 from relay_pipelines.model import CopyOptions, LedgerEntry, OffsetRange
 from relay_pipelines.output.formatting import count, plural, seconds, stdout
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+    destination_client,
+)
 from relay_pipelines.protocol.clock import Clock, SystemClock
 
 EVENTS = 240_000
@@ -251,8 +257,9 @@ class _Scenario:
                 for tp, content in first.items()
                 if content
             ]
-            destination_cluster = self.environment.destination
-            recounts = recount(MIRROR, ranges, destination_cluster, CopyOptions(), self.clock, 0)
+            there = self.environment.destination
+            with destination_client(MIRROR, there, CopyOptions(), self.clock, "recount") as client:
+                recounts = recount(client, ranges, 0)
             wrong = [*recounts.problems, *map(str, recounts.errors.values())]
             says = f"NO: {'; '.join(wrong)}" if wrong else "yes"
             self.reporter.say(

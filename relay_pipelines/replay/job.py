@@ -102,14 +102,8 @@ def _replay(
     if result.interrupted:
         raise dg.DagsterExecutionInterruptedError
     _fail_for(context, result.failures, needs_operator=result.needs_operator)
-    counted = recount(
-        replay.name,
-        replay.start.ranges,
-        replay.plan.snapshot.destination,
-        replay.plan.snapshot.sides.options,
-        clock,
-        replay.start.decided_at_ms,
-    )
+    with replay.plan.snapshot.destination_client("recount") as client:
+        counted = recount(client, replay.start.ranges, replay.start.decided_at_ms)
     _fail_for(context, counted.problems, needs_operator=True)
     for error in counted.errors.values():
         raise error

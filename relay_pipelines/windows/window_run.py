@@ -441,17 +441,15 @@ def _recount_complete(
     if not complete:
         return []
     failpoint(Failpoint.BEFORE_RECOUNT)
-    counts = window_recount.recount(
-        plan.snapshot.name,
-        [planned for report in complete for planned in report.ranges],
-        plan.snapshot.destination,
-        plan.snapshot.sides.options,
-        plan.snapshot.sides.clock,
-        plan.frozen.planned_at_ms,
-        plan.frozen.generations,
-        ledger_ends,
-        followed(plan.snapshot.sides.mirror.topics, config_texts(plan.snapshot.configs.source)),
-    )
+    with plan.snapshot.destination_client("recount") as client:
+        counts = window_recount.recount(
+            client,
+            [planned for report in complete for planned in report.ranges],
+            plan.frozen.planned_at_ms,
+            plan.frozen.generations,
+            ledger_ends,
+            followed(plan.snapshot.sides.mirror.topics, config_texts(plan.snapshot.configs.source)),
+        )
     counted = _by_topic(counts.counted, lambda tp: tp)
     errors = _by_topic(counts.errors, lambda tp: tp)
     for report in complete:

@@ -10,7 +10,6 @@ from confluent_kafka.admin import ResourceType
 
 from relay_pipelines import model, window_frame
 from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.reader import LedgerReader
@@ -29,6 +28,7 @@ from tests import copying
 from tests.copying import KEPT, OPTIONS, Clusters, ensure_homes, nearly_expired_ms, numbered
 from tests.support import commands
 from tests.support.independent import Record, configure, create, delete_before, write
+from tests.support.recounted import recounted
 
 CLOCK = SystemClock()
 
@@ -68,7 +68,7 @@ class Pinned:
         return CopyJob(taken.name, "run", taken.upstream, taken.destination, options)
 
     def recount(self, ranges: list[model.OffsetRange]) -> list[Recount]:
-        found = recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0)
+        found = recounted(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0)
         return list(found.counted.values())
 
     def labelled(self) -> list[tuple[bytes, str]]:

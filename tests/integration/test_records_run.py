@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from relay_pipelines import settings
-from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.errors import FilterError, PolicySupersededError
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
@@ -23,6 +22,7 @@ from relay_pipelines.spark import job
 from tests.copying import Clusters, records_of
 from tests.support.commands import configured, mirror, relay_here
 from tests.support.independent import CREATE_TIME, Record, create, write
+from tests.support.recounted import recounted
 
 MODULE = """
 import json
@@ -181,7 +181,7 @@ def test_every_topic_has_its_own_record_policy(topics: Topics, local_session: An
         for kind in KINDS
         for at in range(2)
     ]
-    found = recount("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
+    found = recounted("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
     assert [result.problems for result in found.counted.values()] == [[]] * len(ranges)
 
     # a predicate that changes takes over, and the former one does not come back

@@ -10,7 +10,6 @@ import pytest
 from relay_pipelines.audit.coverage import OffsetKind
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.retention import Why
-from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import OffsetRange, Status
@@ -21,6 +20,7 @@ from tests import copying
 from tests.copying import KEPT, NOT_YET_CLEANED, OPTIONS, Clusters, Mirror, end_of, numbered, opened
 from tests.support import independent
 from tests.support.independent import Record, delete, delete_before, settled_end, write
+from tests.support.recounted import recounted
 
 FOREIGN = "records at the destination that this mirror did not write: {}"
 COUNTS = "{} records were committed, {} are there"
@@ -56,7 +56,7 @@ def count(
     """Recount one range of source offsets."""
     wanted = OffsetRange(mirror.at, start, end)
     given = mirror.destination, mirror.options, clock or SystemClock(), since_ms
-    found = recount(mirror.name, [wanted], *given)
+    found = recounted(mirror.name, [wanted], *given)
     assert (list(found.counted), found.errors) == ([mirror.at], {})
     assert found.counted[mirror.at].range == wanted
     return found.counted[mirror.at]
@@ -219,5 +219,5 @@ def test_a_mirror_that_never_copied(mirror: Mirror) -> None:
     assert (found.problems, found.scanned, len(found.entries)) == (missing, None, 0)
     bare = replace(mirror.destination, bootstrap_servers=mirror.source.bootstrap_servers)
     wanted = [OffsetRange(mirror.at, 0, 100)]
-    counted = recount(mirror.name, wanted, bare, OPTIONS, SystemClock(), 0).counted
+    counted = recounted(mirror.name, wanted, bare, OPTIONS, SystemClock(), 0).counted
     assert counted[mirror.at].problems == missing

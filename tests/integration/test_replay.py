@@ -13,7 +13,6 @@ import pytest
 from relay_pipelines import errors
 from relay_pipelines.audit.audit import begin
 from relay_pipelines.audit.request import AuditRequest, Level
-from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.errors import ConfigError, RelayError, RetentionPassedError, TamperedError
 from relay_pipelines.ledger import checkpoint, ledger_topic
@@ -40,6 +39,7 @@ from tests.support.commands import configured, error_line, relay_here
 from tests.support.findings import compared, differences, unreadable
 from tests.support.independent import Record, assert_equal, create, delete, delete_before, write
 from tests.support.independent import records_of as read
+from tests.support.recounted import recounted
 
 RECORDS = numbered(100)
 CLOCK = SystemClock()
@@ -111,7 +111,7 @@ class Replayed:
             assert (differences(audit), unreadable(audit)) == ([], [])
         wanted = [self.mirror.range(0, 100).source]
         there, options = self.mirror.destination, self.mirror.options
-        (found,) = recount(self.mirror.name, wanted, there, options, CLOCK, 0).counted.values()
+        (found,) = recounted(self.mirror.name, wanted, there, options, CLOCK, 0).counted.values()
         assert (found.problems, found.tally.counted) == ([], 100)
 
 
@@ -259,7 +259,7 @@ def test_into_the_same_topic(replayed: Replayed, monkeypatch: pytest.MonkeyPatch
     write(mirror.destination, mirror.at, [Record(b"k", b"foreign")])
     settings = replayed.settings().mirror(mirror.name)
     wanted = [mirror.range(0, 130).source]
-    (counted,) = recount(
+    (counted,) = recounted(
         mirror.name, wanted, mirror.destination, settings.copy_options, CLOCK, 0
     ).counted.values()
     assert counted.tally.foreign == 1, "records of nobody are still foreign"

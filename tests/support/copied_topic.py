@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay_pipelines.audit.recount import Recount
-from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger import checkpoint, reader
 from relay_pipelines.ledger.chain import Chain
@@ -20,6 +19,7 @@ from tests.support import commands
 from tests.support.independent import Record, create, delete, write
 from tests.support.ledgers import ledger_entries
 from tests.support.planned_copy import CLOCK, copy_planned, prepared
+from tests.support.recounted import recounted
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Copied:
 
     def recount(self, wanted: OffsetRange, generation: int) -> Recount:
         options, generations = self.mirror().copy_options, {self.at: generation}
-        found = recount(self.name, [wanted], self.destination, options, CLOCK, 0, generations)
+        found = recounted(self.name, [wanted], self.destination, options, CLOCK, 0, generations)
         return found.counted[self.at]
 
 

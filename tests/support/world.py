@@ -10,7 +10,6 @@ from relay_pipelines.audit.against_statement import StatementAudit, audit_agains
 from relay_pipelines.audit.audit import Audit, PartitionAudit, begin
 from relay_pipelines.audit.recount import Recount
 from relay_pipelines.audit.request import AuditRequest, Level
-from relay_pipelines.audit.window_recount import recount
 from relay_pipelines.ledger import ledger_topic, reader, statement
 from relay_pipelines.ledger.checkpoint import replay_name
 from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
@@ -23,6 +22,7 @@ from tests.support.copies_in_memory import AT, checkpoints_of, copy, destination
 from tests.support.fake_cluster import put, served
 from tests.support.filled import Clock
 from tests.support.findings import compared, unreadable
+from tests.support.recounted import recounted
 
 BATCHES = ((0, 5), (5, 10), (10, 15), (15, 20))
 MADE_AT = "2026-11-22T12:00:00Z"
@@ -82,7 +82,9 @@ class World:
         """Count as a window of ten offsets does."""
         some, to = [OffsetRange(AT, 0, 10)], self.mirror.destination_cluster
         with self.answering():
-            (found,) = recount("m", some, to, self.mirror.copy_options, Clock(), 0).counted.values()
+            (found,) = recounted(
+                "m", some, to, self.mirror.copy_options, Clock(), 0
+            ).counted.values()
         return found
 
     def recounted(self) -> Audit:
