@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 from relay_pipelines.audit.comparison import ComparedChunk, Comparison, Difference, Side, compare
 from relay_pipelines.audit.key_comparison import compare_keys, decoded
@@ -55,9 +56,7 @@ def compare_chunks(
     chunk, not refute it.
     """
     left = [_Pending(chunk) for chunk in chunks]
-    for is_own, upstream in [
-        (is_own, upstream) for is_own in (True, False) for upstream in job.upstreams
-    ]:
+    for is_own, upstream in product((True, False), job.upstreams):
         here = [each for each in left if (upstream.name in each.chunk.own_logs) is is_own]
         if here:
             yield from _compare_at(job, upstream, here, clock)

@@ -183,7 +183,7 @@ def _before_ledger(
     partitions = [  # also those without copies, into which others may write
         tp
         for topic in existing
-        for tp in (TopicPartition(topic, each) for each in client.topic(topic).leaders)
+        for tp in client.topic(topic).topic_partitions
         if client.has_leader(tp)  # what has none fails for itself when it is read
     ]
     ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
