@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
 
 from relay_pipelines.errors import TamperedError
 from relay_pipelines.ledger.ledger_topic import ENTRIES_LOST, LedgerRecord
@@ -255,27 +254,6 @@ def vouched(
 def not_vouched(record: LedgerRecord) -> ChainBreak:
     """Return the break for an entry of a replay that no checkpoint leads to."""
     return replace(_of_entry(Tampering.INSERTED, record), replay=record.entry.mirror)
-
-
-def verify_chains(
-    records: Iterable[LedgerRecord],
-    heads: Mapping[TopicPartition, LedgerHead],
-    kept_since_ms: Mapping[TopicPartition, int] = MappingProxyType({}),
-) -> dict[TopicPartition, Chain]:
-    """Verify the entries of a mirror, by source topic-partition.
-
-    Args:
-        records: in the order of the ledger, of each topic-partition.
-        heads: of the checkpoints, read after the records; later commits look like inserted entries.
-        kept_since_ms: by source topic-partition, as of `verify_chain`.
-    """
-    grouped: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
-    for record in records:
-        grouped[record.entry.tp].append(record)
-    return {
-        tp: verify_chain(tp, grouped.get(tp, []), heads.get(tp), kept_since_ms.get(tp, 0))
-        for tp in sorted(grouped.keys() | heads.keys())
-    }
 
 
 def verify_chain(

@@ -16,7 +16,7 @@ from relay_pipelines.ledger.chain import (
     not_of_checkpoint,
     not_vouched,
     tampered,
-    verify_chains,
+    verify_chain,
     vouched,
 )
 from relay_pipelines.ledger.checkpoint import family_of
@@ -144,14 +144,17 @@ def _chains(
 ) -> dict[TopicPartition, Chain]:
     """Verify the chains of a mirror; what its replays have not committed is wrong there, too."""
     checkpoints, mirror = snapshot.checkpoints, reader.client.mirror
-    own = [record for record in records if record.entry.mirror == mirror]
-    heads = {tp: known.ledger_head for tp, known in checkpoints.items()}
-    sources = heads.keys() | {record.entry.tp for record in own}
-    chains = verify_chains(
-        own, heads, {tp: kept_since_ms(reader.kept, mirror, tp) for tp in sources}
-    )
-    for tp, known in checkpoints.items():
-        chains[tp].breaks += not_of_checkpoint(chains[tp], known)
+    own: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
+    for record in records:
+        if record.entry.mirror == mirror:
+            own[record.entry.tp].append(record)
+    chains: dict[TopicPartition, Chain] = {}
+    for tp in sorted(own.keys() | checkpoints.keys()):
+        known, kept_ms = checkpoints.get(tp), kept_since_ms(reader.kept, mirror, tp)
+        head = None if known is None else known.ledger_head
+        chains[tp] = verify_chain(tp, own[tp], head, kept_ms)
+        if known:
+            chains[tp].breaks += not_of_checkpoint(chains[tp], known)
     for record in unvouched:
         if record.entry.mirror != mirror:
             tp = record.entry.tp

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.ledger.chain import Chain, verify_chains
+from relay_pipelines.ledger.chain import Chain, verify_chain
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.model import Checkpoint, CopyOptions, TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
@@ -69,5 +69,7 @@ def chains(destination: FakeCluster) -> dict[TopicPartition, Chain]:
         LedgerRecord(ledger_topic.from_record(record.value), record.value, home, record.offset)
         for record in destination.logs[ledger_topic.TOPIC].committed()
     ]
-    found = checkpoints_of(destination)
-    return verify_chains(records, {one.source: one.ledger_head for one in found})
+    return {
+        tp: verify_chain(tp, [each for each in records if each.entry.tp == tp], known.ledger_head)
+        for tp, known in {each.source: each for each in checkpoints_of(destination)}.items()
+    }
