@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -112,7 +112,7 @@ def verified_ledger(
 ) -> VerifiedLedger:
     """Read and verify the ledger of a client's mirror, as `read_verified_ledger`."""
     name = client.mirror
-    family, ends, others, hidden = client.retry(partial(_before_ledger, client, copies))
+    before = client.retry(partial(_before_ledger, client, copies))
     reader = LedgerReader(
         client, with_replays=True, only_own_must_be_entries=only_own_must_be_entries
     )
@@ -121,18 +121,15 @@ def verified_ledger(
     # an upstream that the mirror of a replay must not read, the replay must not read either
     of_mirror = {} if of_family == name else reader.state.of(of_family).quarantined
     counted, unvouched = vouched(records, reader.state)
-    return VerifiedLedger(
-        *(name, client.cluster_id, _chains(reader, records, snapshot, unvouched)),
-        snapshot.checkpoints,
-        [record.entry for record in counted],
-        [record.entry for record in unvouched],
-        family,
-        ends,
-        others,
-        hidden,
-        reader.kept,
-        snapshot.created,
-        of_mirror or snapshot.quarantined,
+    return replace(
+        before,
+        chains=_chains(reader, records, snapshot, unvouched),
+        checkpoints=snapshot.checkpoints,
+        entries=[record.entry for record in counted],
+        unvouched=[record.entry for record in unvouched],
+        kept=reader.kept,
+        created=snapshot.created,
+        quarantined=of_mirror or snapshot.quarantined,
     )
 
 
@@ -162,15 +159,8 @@ def _chains(
     return chains
 
 
-def _before_ledger(
-    client: ClusterClient, copies: Iterable[TopicPartition]
-) -> tuple[
-    list[Checkpoint],
-    dict[TopicPartition, int],
-    set[TopicPartition],
-    dict[str, UnreadableCheckpoint],
-]:
-    """Read what `VerifiedLedger` says of the time before: `family`, `ends`, `others`, `hidden`.
+def _before_ledger(client: ClusterClient, copies: Iterable[TopicPartition]) -> VerifiedLedger:
+    """Return what `VerifiedLedger` says of the time before the ledger was read, and no more.
 
     Raises:
         TamperedError, UnsupportedError: a checkpoint of the mirror or of a replay cannot be read.
@@ -189,9 +179,13 @@ def _before_ledger(
         for tp in client.topic(topic).topic_partitions
         if client.has_leader(tp)  # what has none fails for itself when it is read
     ]
-    ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
-    others = set(map(copies_of, every.checkpoints)) - ours
-    return family, ends, others, every.hidden_in(client, existing)
+    return VerifiedLedger(
+        *(client.mirror, client.cluster_id, {}, {}),
+        family=family,
+        ends=client.list_offsets(partitions, LATEST, READ_COMMITTED),
+        others=set(map(copies_of, every.checkpoints)) - ours,
+        hidden=every.hidden_in(client, existing),
+    )
 
 
 def read_unbroken(
