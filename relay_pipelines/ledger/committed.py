@@ -122,10 +122,10 @@ def _entries(sides: Sides, topics: Topics, wanted: Wanted) -> list[LedgerEntry]:
         # retention may delete the oldest entries before they are read
         records = client.retry(look, also=(DataLossError,))
     if records is None:
-        verified, chains = read_unbroken(sides, partial(_is_of, topics))
-        for tp, chain in chains.items():
-            wanted.require(tp, chain.records, verified.checkpoints[tp].ledger_head)
-        records = [record for chain in chains.values() for record in chain.records]
+        ledger = read_unbroken(sides, partial(_is_of, topics))
+        for tp, chain in ledger.chains.items():
+            wanted.require(tp, chain.records, ledger.checkpoints[tp].ledger_head)
+        records = [record for chain in ledger.chains.values() for record in chain.records]
     return [record.entry for record in by_time(records)]
 
 

@@ -85,7 +85,7 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
     move = None if value is None else fields_of(Key(sides.name, StateKind.MOVE), value)
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:
         totals, ledger = made_of_ledger(sides, has, partial(_spooled, file))
-        attested = {tp: totals[tp] for tp in sorted(ledger.chains) if has(tp)}
+        attested = {tp: totals[tp] for tp in sorted(ledger.chains)}
         entries = sum(total["entries"] for total in attested.values())
         if not entries:
             of = "this mirror" if topic is None else f"topic {topic!r}"

@@ -188,10 +188,8 @@ def _before_ledger(client: ClusterClient, copies: Iterable[TopicPartition]) -> V
     )
 
 
-def read_unbroken(
-    sides: Sides, has: Callable[[TopicPartition], bool]
-) -> tuple[VerifiedLedger, dict[TopicPartition, Chain]]:
-    """Read the ledger, as `read_verified_ledger`; return the chains of which something is wanted.
+def read_unbroken(sides: Sides, has: Callable[[TopicPartition], bool]) -> VerifiedLedger:
+    """Read the ledger, as `read_verified_ledger`, with the chains that are wanted alone.
 
     Args:
         has: of which source topic-partitions.
@@ -199,11 +197,11 @@ def read_unbroken(
     Raises:
         TamperedError: one of them is not what was committed; its notes name each place.
     """
-    verified = read_verified_ledger(sides)
-    chains = {tp: chain for tp, chain in verified.chains.items() if has(tp)}
-    if breaks := [broken for chain in chains.values() for broken in chain.breaks]:
-        raise tampered(sides.name, breaks)
-    return verified, chains
+    ledger = read_verified_ledger(sides)
+    ledger = replace(ledger, chains={tp: each for tp, each in ledger.chains.items() if has(tp)})
+    if ledger.breaks:
+        raise tampered(sides.name, ledger.breaks)
+    return ledger
 
 
 def made_of_ledger(
@@ -222,7 +220,7 @@ def made_of_ledger(
         since_ms: only what was committed since, and perhaps some entries of before.
 
     Returns:
-        What was made, and the ledger, whose chains need not have their entries.
+        What was made, and the ledger with these chains, which need not have their entries.
 
     Raises:
         TamperedError: the ledger is not what was committed; its notes name each place.
@@ -232,8 +230,8 @@ def made_of_ledger(
         # retention may delete the oldest entries before they are read
         if (found := client.retry(look, also=(DataLossError,))) is not None:
             return found
-    verified, chains = read_unbroken(sides, has)
-    return make(record for chain in chains.values() for record in chain.records), verified
+    ledger = read_unbroken(sides, has)
+    return make(record for chain in ledger.chains.values() for record in chain.records), ledger
 
 
 def _made_of_chains(

@@ -82,8 +82,7 @@ def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicVerdict]:
     by_topic, ledger = made_of_ledger(sides, request.has, copies, request.since_ms)
     gone = Counter[str]()
     for tp, known in ledger.chains.items():
-        if request.has(tp):
-            gone[tp.topic] += known.gone_since(request.since_ms)
+        gone[tp.topic] += known.gone_since(request.since_ms)
     by_topic = {topic: by_topic.get(topic, ()) for topic in by_topic.keys() | (+gone).keys()}
     with sides.destination() as client:
         for found in _ids_of(client, by_topic, request):
