@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from kafka.protocol.admin import (
     DescribeProducersRequest,
@@ -51,12 +50,12 @@ def active_producers(
     errors: dict[TopicPartition, RelayError] = {}
     for broker, topics in led.items():
         if not client.connection(broker).supports(DescribeProducersRequest.API_KEY, 0):
-            error = UnsupportedError(
+            silent = UnsupportedError(
                 f"broker {broker} of {client.cluster} does not say who writes",
                 remedy="see Kafka 2.8 or later",
             )
             errors |= {
-                TopicPartition(name, each): error for name in topics for each in topics[name]
+                TopicPartition(name, each): silent for name in topics for each in topics[name]
             }
             continue
         of_topic = DescribeProducersRequest.TopicRequest
@@ -66,8 +65,11 @@ def active_producers(
         for topic in client.call(broker, request, 0).topics:
             for answer in topic.partitions:
                 tp = TopicPartition(topic.name, answer.partition_index)
-                if answer.error_code:
-                    errors[tp] = _refusal(client, tp, answer)
+                doing, permission = f"DescribeProducers of {tp}", f"Read on topic {tp.topic}"
+                if error := client.refusal(answer, doing, permission):
+                    if error.retryable:
+                        raise error
+                    errors[tp] = error
                     continue
                 found[tp] = [
                     ActiveProducer(
@@ -80,24 +82,6 @@ def active_producers(
                     for each in answer.active_producers or ()
                 ]
     return found, errors
-
-
-def _refusal(client: ClusterClient, tp: TopicPartition, answer: Any) -> RelayError:
-    """Return why a leader does not tell.
-
-    Raises:
-        RetriableError: it may tell if it is asked again.
-    """
-    error = error_codes.failure(
-        *(answer.error_code, f"DescribeProducers of {tp}"),
-        at=str(client.cluster),
-        retriable=client.retriable,
-        detail=answer.error_message or "",
-        permission=f"Read on topic {tp.topic}",
-    )
-    if error.retryable:
-        raise error
-    return error
 
 
 def transactional_ids(

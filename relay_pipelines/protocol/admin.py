@@ -6,7 +6,7 @@ Access control lists of topics: what a cluster has, and adding to it. On the dri
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka.protocol.admin import (
@@ -23,13 +23,12 @@ from kafka.protocol.admin import (
     DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
 )
-from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
 from relay_pipelines.protocol import config_requests, error_codes
-from relay_pipelines.protocol.client import GROUP, ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.config_requests import ConfigValue
 
 CLEANUP_POLICY = "cleanup.policy"
@@ -121,9 +120,8 @@ def each_topic_configs(
         for described in config_requests.decode(answer):
             topic = described.name
             permission = f"DescribeConfigs on topic {topic}"
-            try:
-                client.raise_for_error(described, f"DescribeConfigs of topic {topic}", permission)
-            except RelayError as error:
+            doing = f"DescribeConfigs of topic {topic}"
+            if error := client.refusal(described, doing, permission):
                 errors[topic] = error
             else:
                 configs[topic] = described.configs
@@ -329,35 +327,6 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
 def size_on_disk(client: ClusterClient, tp: TopicPartition) -> int | None:
     """Return bytes on the leader's disk; None without the permission."""
     return sizes_on_disk(client, [tp.topic]).get(tp)
-
-
-def committed_offsets(
-    client: ClusterClient, group: str, topic_partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Return the offsets that a group has committed; topic-partitions without a commit are absent.
-
-    Raises:
-        PermissionDeniedError: the user may not describe the group.
-    """
-    topics: dict[str, list[int]] = {}
-    for topic_partition in topic_partitions:
-        topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-    asked = [
-        OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=partitions)
-        for name, partitions in topics.items()
-    ]
-    request = OffsetFetchRequest(group_id=group, topics=asked, require_stable=True)
-    answer = client.call(client.coordinator(group, GROUP), request, 7)
-    doing = f"OffsetFetch of group {group}"
-    client.raise_for_error(answer, doing)
-    offsets: dict[TopicPartition, int] = {}
-    for topic in answer.topics:
-        for found in topic.partitions:
-            client.raise_for_error(found, doing)
-            if found.committed_offset >= 0:
-                tp = TopicPartition(topic.name, found.partition_index)
-                offsets[tp] = found.committed_offset
-    return offsets
 
 
 _LITERAL, _PREFIXED = ACLResourcePatternType.LITERAL, ACLResourcePatternType.PREFIXED

@@ -379,14 +379,11 @@ class ClusterClient:
         """
         return self.call(self.metadata([]).controller_id, request, version)
 
-    def coordinator(self, key: str, kind: int = TRANSACTION) -> int:
-        """Return the id of the coordinating broker of a transactional id or a consumer group.
-
-        Args:
-            kind: what `key` is: `TRANSACTION` or `GROUP`.
-        """
-        answer = self.call_any(FindCoordinatorRequest(key=key, key_type=kind), 2)
-        self.raise_for_error(answer, f"FindCoordinator of {key}")
+    def coordinator(self, transactional_id: str) -> int:
+        """Return the id of the coordinating broker of a transactional id."""
+        request = FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION)
+        answer = self.call_any(request, 2)
+        self.raise_for_error(answer, f"FindCoordinator of {transactional_id}")
         self._metadata.brokers[answer.node_id] = (answer.host, answer.port)
         return int(answer.node_id)
 
@@ -411,13 +408,8 @@ class ClusterClient:
                 for group in groups
             }
         for group, answer in answers.items():
-            try:
-                doing, permission = (
-                    f"FindCoordinator of group {group}",
-                    f"Describe on group {group}",
-                )
-                self.raise_for_error(answer, doing, permission)
-            except RelayError as error:
+            doing, permission = f"FindCoordinator of group {group}", f"Describe on group {group}"
+            if error := self.refusal(answer, doing, permission):
                 errors[group] = error
             else:
                 found[int(answer.node_id)].append(group)
@@ -530,8 +522,10 @@ class ClusterClient:
         *,
         topic_partition: TopicPartition | None = None,
         offset: int | None = None,
+        detail: str = "",
+        permission: str = "",
     ) -> RelayError:
-        """Return the error for a broker's code, naming this cluster."""
+        """Return the error for a broker's code, naming this cluster, as `error_codes.failure`."""
         return error_codes.failure(
             code,
             doing,
@@ -539,27 +533,31 @@ class ClusterClient:
             retriable=self.retriable,
             topic_partition=topic_partition,
             offset=offset,
+            detail=detail,
+            permission=permission,
         )
 
-    def raise_for_error(
+    def refusal(
         self, answer: Any, doing: str, permission: str = "", tolerated: int = error_codes.NONE
-    ) -> None:
-        """Raise the error that an answer, or one part of it, carries, with the broker's message.
+    ) -> RelayError | None:
+        """Return the error that an answer, or one part of it, carries, with the broker's message.
 
         Args:
             doing: what was asked for.
             permission: what the user needs for it.
             tolerated: a code that is no error here.
         """
-        if answer.error_code not in {error_codes.NONE, tolerated}:
-            raise error_codes.failure(
-                answer.error_code,
-                doing,
-                at=str(self.cluster),
-                retriable=self.retriable,
-                detail=getattr(answer, "error_message", None) or "",
-                permission=permission,
-            )
+        if answer.error_code in {error_codes.NONE, tolerated}:
+            return None
+        detail = getattr(answer, "error_message", None) or ""
+        return self.failure(answer.error_code, doing, detail=detail, permission=permission)
+
+    def raise_for_error(
+        self, answer: Any, doing: str, permission: str = "", tolerated: int = error_codes.NONE
+    ) -> None:
+        """Raise the error that an answer carries, as `refusal`."""
+        if error := self.refusal(answer, doing, permission, tolerated):
+            raise error
 
     @contextmanager
     def waiting_at_most(self, seconds: float) -> Iterator[None]:

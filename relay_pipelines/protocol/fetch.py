@@ -55,8 +55,9 @@ def encode(
     partition_max_bytes: int,
     max_wait_ms: int,
     rack: str = "",
+    isolation: int = _READ_COMMITTED,
 ) -> bytes:
-    """Return a request for committed records.
+    """Return a request for records, committed ones by default.
 
     Args:
         max_bytes: of the response; the broker exceeds it only for a single larger batch.
@@ -68,7 +69,7 @@ def encode(
         topics.setdefault(tp.topic, []).append(
             _PARTITION.pack(tp.partition, leader_epoch, offset, -1, partition_max_bytes)
         )
-    parts = [_HEAD.pack(-1, max_wait_ms, 1, max_bytes, _READ_COMMITTED, 0, -1, len(topics))]
+    parts = [_HEAD.pack(-1, max_wait_ms, 1, max_bytes, isolation, 0, -1, len(topics))]
     for topic, partitions in topics.items():
         parts += (encode_string(topic), _COUNT.pack(len(partitions)), *partitions)
     return b"".join((*parts, _NO_FORGOTTEN_TOPICS, encode_string(rack)))

@@ -16,7 +16,7 @@ from kafka.protocol.consumer import OffsetFetchRequest
 
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.protocol import error_codes, group_requests
+from relay_pipelines.protocol import group_requests
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.group_requests import CommittedOffset, GroupCommits
 from relay_pipelines.protocol.retries import is_retryable
@@ -283,7 +283,7 @@ def _unread(client: ClusterClient, answer: GroupCommits) -> RelayError:
         )
     of = f"topic {answer.topic}" if answer.topic else f"group {answer.group}"
     doing = f"OffsetFetch of group {answer.group}"
-    return _error(client, answer.error_code, doing, f"Describe on {of}")
+    return client.failure(answer.error_code, doing, permission=f"Describe on {of}")
 
 
 def _refusal(client: ClusterClient, group: str, tp: TopicPartition, code: int) -> RelayError:
@@ -291,10 +291,5 @@ def _refusal(client: ClusterClient, group: str, tp: TopicPartition, code: int) -
         what = f"the group {group} has members on {client.cluster}"
         return HasMembersError(what, remedy="stop them first")
     doing = f"OffsetCommit of group {group}"
-    return _error(client, code, doing, f"Read on group {group} and topic {tp.topic}")
-
-
-def _error(client: ClusterClient, code: int, doing: str, permission: str) -> RelayError:
-    return error_codes.failure(
-        *(code, doing), at=str(client.cluster), retriable=client.retriable, permission=permission
-    )
+    permission = f"Read on group {group} and topic {tp.topic}"
+    return client.failure(code, doing, permission=permission)

@@ -410,11 +410,9 @@ class TransactionalProducer:
 
     def _refused(self, target: _Target, answer: ProduceResponse) -> RelayError:
         self._client.forget()
-        refused = error_codes.failure(
+        refused = self._client.failure(
             answer.error_code,
             "Produce",
-            at=str(self._client.cluster),
-            retriable=self._client.retriable,
             topic_partition=target.topic_partition,
             detail=answer.message,
         )

@@ -8,22 +8,31 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 from relay_pipelines.errors import (
+    CorruptBatchError,
     DataLossError,
     LogTruncatedError,
     PermissionDeniedError,
     RelayError,
     RetentionPassedError,
+    UnsupportedError,
 )
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol import error_codes, fetch
 from relay_pipelines.protocol.admin import is_compacted
 from relay_pipelines.protocol.batch import BatchRun, SmallBatch, has_batch, size_before, split
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+)
 from relay_pipelines.protocol.connection import Connection
 
 _OFFSET_OUT_OF_RANGE = 1
@@ -35,6 +44,10 @@ _TICK_MS = 250
 # may be a batch that was copied before
 _FIRST_BYTES = 6 << 20
 _FIRST_PARTITION_BYTES = 64 << 10
+# of `timestamps_ms`
+_TIME_ROUNDS = 16
+_TIME_BYTES = 4 << 20
+_TIME_PARTITION_BYTES = 16 << 10
 
 
 class FetchedSpan(NamedTuple):
@@ -236,6 +249,50 @@ def fetched_first(
         except StopIteration as done:
             found: dict[TopicPartition, fetch.FetchResponse] = done.value
             return found
+
+
+def timestamps_ms(
+    client: ClusterClient, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the timestamp of the first record at or after each offset, committed or not.
+
+    A broker exceeds the requested size only for the first batch of its answer, so a few more rounds
+    request what is missing. The result leaves out topic-partitions that are still unknown then, and
+    those for which the broker answers with an error.
+
+    Args:
+        offsets: where to look; the most important come first.
+
+    Raises:
+        RetriableError: a broker is not reachable.
+    """
+    found: dict[TopicPartition, int] = {}
+    waiting = dict(offsets)
+    for _ in range(_TIME_ROUNDS):
+        before = len(waiting)
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp in waiting:
+            by_leader.setdefault(client.leader(tp), []).append(tp)
+        for leader, asked in by_leader.items():
+            request = fetch.encode(
+                [fetch.FetchPosition(tp, waiting[tp], _NONE) for tp in asked],
+                max_bytes=_TIME_BYTES,
+                partition_max_bytes=_TIME_PARTITION_BYTES,
+                max_wait_ms=0,
+                isolation=READ_UNCOMMITTED,
+            )
+            connection = client.connection(leader)
+            body = connection.exchange(fetch.API_KEY, fetch.VERSION, request)
+            for tp, answer in _decoded(client, connection, body, asked).items():
+                with suppress(UnsupportedError, CorruptBatchError):  # copying it reports the error
+                    for run in islice(split(answer.records), 1):
+                        if (written_ms := run.first.first_timestamp_ms) is not None:
+                            found[tp] = written_ms
+                if tp in found or answer.error_code:
+                    del waiting[tp]
+        if not waiting or len(waiting) == before:
+            break
+    return found
 
 
 def _position(client: ClusterClient, tp: TopicPartition, offset: int) -> fetch.FetchPosition:

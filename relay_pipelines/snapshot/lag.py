@@ -16,7 +16,7 @@ from operator import itemgetter
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.positions import uncopied
-from relay_pipelines.protocol import batch
+from relay_pipelines.protocol import reader
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 MOST_AGES = 1_000
@@ -146,7 +146,7 @@ def _timestamps_ms(
         return {}
     with snapshot.source_client("lag") as client:
         with suppress(RelayError):  # the copy reports what is wrong
-            return batch.timestamps_ms(client, offsets)
+            return reader.timestamps_ms(client, offsets)
         return {}
 
 

@@ -365,11 +365,9 @@ class _Reading:
             if found.error_code == error_codes.NONE:  # it was created after the list
                 self.at_source.topics[name] = found
             elif found.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
-                hidden[tp] = error_codes.failure(
+                hidden[tp] = self.source.failure(
                     found.error_code,
                     f"Metadata of topic {name}",
-                    at=str(self.source.cluster),
-                    retriable=self.source.retriable,
                     topic_partition=tp,
                     # brokers refuse a name whether or not the topic exists
                     permission=f"Describe on topic {name}, or, if it was deleted, add it to"

@@ -9,7 +9,7 @@ from relay_pipelines.ledger.checkpoint import StartRecord
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.upstream_choice import UpstreamState
-from relay_pipelines.protocol.admin import committed_offsets
+from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.settings.models import Start
 
@@ -122,7 +122,11 @@ def _configured_offsets(
                 )
         return given
     if start.group is not None and partitions:
-        committed = committed_offsets(source, start.group, partitions)
+        commits, errors = groups.settled_commits(source, [start.group])
+        for error in errors.values():
+            raise error
+        of_group = commits[start.group]
+        committed = {tp: of_group[tp].offset for tp in partitions if tp in of_group}
         if not committed:
             raise ConfigError(
                 f"start.group: the group {start.group!r} has committed no offset of the mirrored"

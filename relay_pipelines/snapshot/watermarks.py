@@ -13,9 +13,9 @@ from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.plan.blockers import destination_changed
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import Target
-from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.metadata import Metadata
+from relay_pipelines.protocol.reader import timestamps_ms
 from relay_pipelines.snapshot import start_offsets
 from relay_pipelines.snapshot.lost_checkpoints import Lost
 

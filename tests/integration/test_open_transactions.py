@@ -13,8 +13,8 @@ from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.metrics.exporter import samples
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Looker
-from relay_pipelines.protocol.batch import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.reader import timestamps_ms
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
 from tests.copying import Clusters, opened, records_of

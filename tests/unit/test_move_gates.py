@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, SourceError
-from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
+from relay_pipelines.model import Acl, Cluster, Operation, Permission, TopicPartition
 from relay_pipelines.move import cut, fence, inventory, rehearsal
 from relay_pipelines.move import move as moves
 from relay_pipelines.move.fence import acls_to_deny, passed
@@ -25,6 +25,7 @@ from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
 from relay_pipelines.protocol.active_producers import ActiveProducer, active_producers
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.group_requests import CommittedOffset
 from relay_pipelines.protocol.groups import ListedGroup
 from relay_pipelines.sides import Sides
@@ -141,8 +142,9 @@ def test_a_leader_that_does_not_tell_is_no_silence(code: int, kind: type[RelayEr
         partition_index=0, error_code=code, error_message=None, active_producers=[]
     )
     topic = SimpleNamespace(name="a", partitions=[answer])
-    client: Any = Mock(retriable=SourceError, leader=lambda _: 1)
-    client.call.return_value = SimpleNamespace(topics=[topic])
+    client: Any = ClusterClient(Cluster("s", ("h:1",)), SourceError)
+    client.leader, client.connection = (lambda _: 1), Mock()
+    client.call = lambda *_: SimpleNamespace(topics=[topic])
     if kind is SourceError:
         with pytest.raises(SourceError, match="DescribeProducers of a-0 with NOT_LEADER"):
             active_producers(client, [AT])
