@@ -17,8 +17,7 @@ from top to bottom:
       columns       records to Arrow columns, and back
       transforming  the user's transforms, which replace records
     chunk           portions, which the loop sends, and the chunk, which one transaction commits
-    committer       what the loop writes to: the contract of a destination
-      transaction   records, checkpoint and ledger entry in one transaction
+    transaction     what the loop writes to: records, checkpoint and ledger entry in one transaction
 
     throttle        limits the bytes per second
     user_class      constructs the user's classes

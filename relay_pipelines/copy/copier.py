@@ -14,11 +14,10 @@ from contextlib import closing, contextmanager, nullcontext
 from copy import copy
 
 from relay_pipelines.copy.chunk import Chunk, Portion
-from relay_pipelines.copy.committer import Committer
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.throttle import Throttle
-from relay_pipelines.copy.transaction import RangeProgress
+from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.errors import (
     AbortableError,
     FencedError,
@@ -171,14 +170,14 @@ class Copier:
         self,
         ranges: Sequence[RangeCopy],
         options: CopyOptions,
-        committer: Committer,
+        transactions: Transactions,
         upstreams: FailoverSource,
         clock: Clock,
     ) -> None:
         self._upstreams = upstreams
         self._ranges = ranges
         self._options = options
-        self._committer = committer
+        self._transactions = transactions
         self._clock = clock
         self._by_destination = {
             to: range_copy
@@ -210,9 +209,9 @@ class Copier:
                 except RelayError as error:
                     self._give_up(error)
         finally:
-            if self._committer.is_open:
-                self._committer.abort()  # readers must not wait for the timeout
-            self._committer.release()
+            if self._transactions.is_open:
+                self._transactions.abort()  # readers must not wait for the timeout
+            self._transactions.release()
 
     def _waiting(self) -> list[RangeCopy]:
         """Return the ranges that are neither copied nor failed; those that fail most come last.
@@ -241,7 +240,7 @@ class Copier:
         self._finished_bytes = 0
         began = self._clock.monotonic()
         try:
-            found = self._committer.begin([range_copy.progress for range_copy in waiting])
+            found = self._transactions.begin([range_copy.progress for range_copy in waiting])
             self._look(waiting, found)
             self._begin_transaction()
             for index, range_copy in enumerate(waiting):
@@ -263,14 +262,14 @@ class Copier:
             self._commit()
         except _TransactionBrokenError as broken:
             if broken.fenced is None:
-                self._committer.fail()
+                self._transactions.fail()
             else:
                 self._fenced(waiting, broken.fenced)
         except FencedError as error:  # of `begin`
             self._fenced(waiting, error)
         except RelayError as error:  # of `begin`, which may have waited for long
             self._all_failed(waiting, error, began)
-            self._committer.fail()
+            self._transactions.fail()
         left = [range_copy for range_copy in waiting if range_copy.is_waiting]
         errors = [range_copy.error for range_copy in left if range_copy.error is not None]
         # else the others need not wait; none has an error if one that is not left broke it
@@ -354,7 +353,7 @@ class Copier:
         If several topic-partitions share the id, it may have wanted another one, to copy it under
         another id. So they are tried again: those that no other process owns now are ours to copy.
         """
-        self._committer.forget()
+        self._transactions.forget()
         for range_copy in ranges:
             if range_copy.is_waiting:
                 range_copy.note_fenced(self._shared(error, range_copy), self._clock.monotonic())
@@ -416,7 +415,7 @@ class Copier:
             self._commit()
             self._look(coming, found)
             self._fetch_first(starts)
-        self._committer.expect([ranges[tp].destination for tp in starts])
+        self._transactions.expect([ranges[tp].destination for tp in starts])
         self._prepared.update(coming)
 
     def _fetch_first(self, starts: Mapping[TopicPartition, int]) -> bool:
@@ -424,7 +423,7 @@ class Copier:
         if len(starts) > 1 and self._asks_in_common:
             with self._in_common(), closing(self._upstreams.fetch_first(starts)) as waits:
                 for waited_seconds in waits:
-                    if waited_seconds >= _LONGEST_WAIT_SECONDS and self._committer.is_open:
+                    if waited_seconds >= _LONGEST_WAIT_SECONDS and self._transactions.is_open:
                         return False
         return True
 
@@ -433,7 +432,7 @@ class Copier:
         self._prepared.clear()
         self._looked_at.clear()
         self._upstreams.forget_answers()
-        self._committer.expect([])
+        self._transactions.expect([])
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
         if range_copy.source.changes_upstream or range_copy not in self._looked_at:
@@ -480,10 +479,12 @@ class Copier:
             for record, error in portion.quarantined:
                 range_copy.has_sent = True
                 batch = range_copy.progress.quarantine_batch(record, error)
-                self._committer.append(range_copy.progress.quarantine, batch, range_copy.throttles)
+                self._transactions.append(
+                    range_copy.progress.quarantine, batch, range_copy.throttles
+                )
             for batch in portion.batches:
                 range_copy.has_sent = True
-                self._committer.append(to, batch, range_copy.throttles)
+                self._transactions.append(to, batch, range_copy.throttles)
         range_copy.chunk.add(portion)
         if portion.end >= 0:
             self._waiting_since = self._clock.monotonic()
@@ -491,14 +492,14 @@ class Copier:
     def _commit_if_due(self, range_copy: RangeCopy, *, chunk_ends: bool) -> None:
         """Commit a chunk that is large or old enough, and before any long wait."""
         now = self._clock.monotonic()
-        throttled = self._committer.throttled_seconds(range_copy.throttles)
+        throttled = self._transactions.throttled_seconds(range_copy.throttles)
         is_due = (
             chunk_ends
             or range_copy.chunk.is_full
             or range_copy.chunk.size_bytes + self._finished_bytes >= range_copy.options.chunk_bytes
             or now + throttled >= self._deadline
             or (
-                self._committer.is_open
+                self._transactions.is_open
                 and max(throttled, now - self._waiting_since) >= _LONGEST_WAIT_SECONDS
             )
         )
@@ -533,17 +534,17 @@ class Copier:
         with hurry if several else nullcontext():
             logs = self._verified(finished)
         with self._in_transaction():
-            self._committer.drain()
+            self._transactions.drain()
         commits = []
         for range_copy, log in zip(finished, logs, strict=True):
             with self._isolated(range_copy):
                 commits.append(
-                    self._committer.next_commit(range_copy.progress, range_copy.chunk, log)
+                    self._transactions.next_commit(range_copy.progress, range_copy.chunk, log)
                 )
             if range_copy.error is not None:
                 raise _TransactionBrokenError
         with self._in_transaction():
-            self._committer.commit(commits)
+            self._transactions.commit(commits)
         for range_copy in finished:
             range_copy.committed()
         self._forget_prepared()

@@ -5,6 +5,7 @@ They run in a task; the driver constructs them, too, to check a configuration.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
@@ -54,42 +55,49 @@ class TimeSpan:
         return self._from_ms <= record.timestamp < self._until_ms
 
 
-class RecordFilter(Protocol):
-    """Decides which records of a range are copied.
+class RecordFilter(ABC):
+    """Decides which records of a range are copied; by default at once, on the records themselves.
 
     `apply` counts: once its records are consumed, `dropped` has grown by the records left out, and
     `failed` by those that go into quarantine because the decision failed.
     """
 
-    dropped: int
-    failed: list[tuple[Any, RelayError]]
-    diverged: dict[str, str]
-    """The upstreams that do not hold what was copied, as whoever read the records has found."""
+    def __init__(self) -> None:
+        self.dropped = 0
+        self.failed: list[tuple[Any, RelayError]] = []
+        self.diverged: dict[str, str] = {}
+        """The upstreams that do not hold what was copied, as whoever read the records has found."""
 
-    def can_decide_from(self, start: int) -> bool:
+    def can_decide_from(self, start: int) -> bool:  # noqa: ARG002
         """Whether it decides on all offsets from `start` on, now or later."""
+        return True
 
-    def decided_on(self, start: int, end: int) -> Collection[UpstreamIdentity]:
+    def decided_on(self, start: int, end: int) -> Collection[UpstreamIdentity]:  # noqa: ARG002
         """The logs on which it has decided on these offsets; none if it decides on any log's.
 
         The same offset may be another record on another upstream.
         """
+        return ()
 
-    def covers(self, end: int) -> bool:
+    def covers(self, end: int) -> bool:  # noqa: ARG002
         """Whether it can decide on the offsets below `end` now; waits a moment at most."""
+        return True
 
+    @abstractmethod
     def keeps_all(self, start: int, end: int) -> bool:
         """Whether all of these offsets are known to be kept, without decoding the records."""
 
-    def apply(self, records: Iterable[Any], start: int, end: int) -> Iterator[Any]:
+    @abstractmethod
+    def apply(self, records: Iterable[Any], start: int = 0, end: int = 0) -> Iterator[Any]:
         """Yield the records of these offsets that are kept.
 
         Raises:
             RelayError: it cannot decide.
         """
 
-    def forget_below(self, next_offset: int) -> None:
+    def forget_below(self, next_offset: int) -> None:  # noqa: ARG002
         """Drop the decisions on the offsets below."""
+        return
 
 
 def load(spec: ClassSpec) -> Filter:
@@ -102,7 +110,7 @@ def load(spec: ClassSpec) -> Filter:
     return found
 
 
-class FilterChain:
+class FilterChain(RecordFilter):
     """The filter classes of one range as one `RecordFilter`: a record must pass all of them.
 
     Args:
@@ -117,31 +125,17 @@ class FilterChain:
         on_error: OnRecordError,
         kept: Intervals = (),
     ) -> None:
+        super().__init__()
         self._kept = kept
         self._filters = [(spec.name, load(spec).keep) for spec in specs]
         self._topic_partition = topic_partition
         self._quarantines = on_error is OnRecordError.QUARANTINE
-        self.dropped = 0
-        self.failed: list[tuple[Any, RelayError]] = []
-        self.diverged: dict[str, str] = {}
-
-    def can_decide_from(self, _start: int) -> bool:
-        """Return True: it decides on any record."""
-        return True
-
-    def decided_on(self, _start: int, _end: int) -> Collection[UpstreamIdentity]:
-        """Return none: it decides on the records themselves, whichever upstream they come from."""
-        return ()
-
-    def covers(self, _end: int) -> bool:
-        """Return True: it decides at once."""
-        return True
 
     def keeps_all(self, start: int, end: int) -> bool:
         """Whether no filter must see the records, and all of these offsets are kept."""
         return not self._filters and self._is_kept(start, end)
 
-    def apply(self, records: Iterable[Any], _start: int = 0, _end: int = 0) -> Iterator[Any]:
+    def apply(self, records: Iterable[Any], start: int = 0, end: int = 0) -> Iterator[Any]:  # noqa: ARG002
         """Yield the records that every filter keeps.
 
         Raises:
@@ -150,9 +144,6 @@ class FilterChain:
         if self._kept:
             records = self._limited(records)
         yield from self._filtered(records) if self._filters else records
-
-    def forget_below(self, next_offset: int) -> None:
-        """Do nothing: it keeps no decisions."""
 
     def _is_kept(self, start: int, end: int) -> bool:
         """Whether all of these offsets are kept."""

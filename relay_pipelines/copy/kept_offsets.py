@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relay_pipelines.copy.filtering import RecordFilter
 from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import RowStream
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition, UpstreamIdentity
 
 
-class KeptOffsets:
-    """The offsets of one range that are kept, as far as Spark has decided: a `RecordFilter`.
+class KeptOffsets(RecordFilter):
+    """The offsets of one range that are kept, as far as Spark has decided.
 
     Args:
         stream: brings the offsets that are kept, in the column `offset`.
@@ -28,6 +29,7 @@ class KeptOffsets:
     """
 
     def __init__(self, topic_partition: TopicPartition, stream: RowStream, index: int) -> None:
+        super().__init__()
         self._topic_partition = topic_partition
         self._stream = stream
         self._index = index
@@ -36,9 +38,6 @@ class KeptOffsets:
         self._start = -1
         self._end = -1
         self._logs: list[tuple[int, int, UpstreamIdentity]] = []  # of the offsets [start, end)
-        self.dropped = 0
-        self.failed: list[tuple[Any, RelayError]] = []
-        self.diverged: dict[str, str] = {}
 
     def covers(self, end: int) -> bool:
         """Whether Spark has decided on the offsets below `end`; waits a moment at most.
@@ -84,7 +83,7 @@ class KeptOffsets:
         first, last = self._between(start, end)
         return last - first == end - start
 
-    def apply(self, records: Iterable[Any], start: int, end: int) -> Iterator[Any]:
+    def apply(self, records: Iterable[Any], start: int = 0, end: int = 0) -> Iterator[Any]:
         """Yield the records of these offsets that are kept."""
         first, last = self._between(start, end)
         kept = set(self._kept[first:last].tolist())

@@ -11,6 +11,7 @@ from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.columns import rows_of
 from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import MarkedRows, RowStream
+from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.transforming import Transformer
 from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import (
@@ -24,7 +25,7 @@ from relay_pipelines.model import (
 from relay_pipelines.protocol.records import AscendingOffsets, Record
 
 
-class RowBatches:
+class RowBatches(BatchSource):
     """The batches of one range, made of rows that another process read.
 
     The rows come only once, so there is only one attempt.
@@ -74,19 +75,9 @@ class RowBatches:
         return self._throttled_seconds
 
     @property
-    def failed_for_range_only(self) -> bool:
-        """Whether the source failed for this range alone, which rows do not tell."""
-        return False
-
-    @property
     def can_reopen(self) -> bool:
         """Whether another attempt is possible: only before the first row is taken."""
         return not self._started
-
-    @property
-    def changes_upstream(self) -> bool:
-        """Never: the reader of the rows has upstreams of its own."""
-        return False
 
     def open(self, checkpoint: Checkpoint | None) -> int:
         """Verify that the rows begin at the checkpoint; return the first offset to copy.
@@ -146,10 +137,6 @@ class RowBatches:
     def forget_below(self, next_offset: int) -> None:  # noqa: ARG002 - rows are not kept
         """Forget the last record that is committed: the next chunk may have none."""
         self._fingerprint = None
-
-    def fail(self, error: RelayError) -> RelayError:
-        """Return the error unchanged: the reader has failed over by itself."""
-        return error
 
     def _add(self, taken: MarkedRows) -> None:
         if isinstance(taken.marker, FailedRecord):

@@ -5,10 +5,10 @@ Runs in a task.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Protocol
 
 from relay_pipelines.copy.batching import Batching, small_batches
 from relay_pipelines.copy.chunk import Portion
@@ -25,7 +25,7 @@ from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, OffsetRang
 from relay_pipelines.protocol.reader import FetchedSpan
 
 
-class BatchSource(Protocol):
+class BatchSource(ABC):
     """What the copy loop needs of a source of batches.
 
     Call order per attempt: `open`, `portions`; `flush`, `verify_same_log` and `forget_below` at
@@ -33,22 +33,27 @@ class BatchSource(Protocol):
     """
 
     @property
+    @abstractmethod
     def upstream(self) -> str:
         """The upstream that was read last; empty if none was."""
 
     @property
+    @abstractmethod
     def diverged(self) -> dict[str, str]:
         """The upstreams that do not hold what was copied, and why."""
 
     @property
     def throttled_seconds(self) -> float:
         """For how long quotas made others wait that read for it; the task knows its own waits."""
+        return 0.0
 
     @property
     def failed_for_range_only(self) -> bool:
         """Whether the source failed for this range, but may serve others."""
+        return False
 
     @property
+    @abstractmethod
     def can_reopen(self) -> bool:
         """Whether another attempt is possible."""
 
@@ -58,30 +63,37 @@ class BatchSource(Protocol):
 
         What other ranges have read from the last one cannot be verified after that.
         """
+        return False
 
+    @abstractmethod
     def open(self, checkpoint: Checkpoint | None) -> int:
         """Verify that the source matches the checkpoint; return the first source offset to copy."""
 
+    @abstractmethod
     def portions(self, start: int) -> Generator[Portion, None, None]:
         """Yield the batches of the offsets from `start` on.
 
         While it waits, it yields an empty portion about every quarter of a second.
         """
 
+    @abstractmethod
     def flush(self) -> Portion:
         """Return the records that were held back to be merged with later ones."""
 
+    @abstractmethod
     def verify_same_log(self) -> UpstreamIdentity:
         """Verify that everything yielded since `open` came from one log; return which one."""
 
+    @abstractmethod
     def forget_below(self, next_offset: int) -> None:
         """Drop what is needed only for the offsets below."""
 
     def fail(self, error: RelayError) -> RelayError:
         """Prepare another attempt after an error on either side; return the attempt's error."""
+        return error
 
 
-class FetchedBatches:
+class FetchedBatches(BatchSource):
     """The batches of one range as an upstream holds them: verbatim, merged or filtered."""
 
     def __init__(
@@ -112,11 +124,6 @@ class FetchedBatches:
     def diverged(self) -> dict[str, str]:
         """The upstreams that do not hold what was copied, and why."""
         return self._upstreams.diverged | (self._filter.diverged if self._filter else {})
-
-    @property
-    def throttled_seconds(self) -> float:
-        """No other process reads for it."""
-        return 0.0
 
     @property
     def failed_for_range_only(self) -> bool:

@@ -150,8 +150,8 @@ def _copy_each(
             if unreachable is None:
                 options = ranges[0].options if len(ranges) == 1 else job.options
                 progress = ranges[0].progress
-                committer = Transactions(job, progress, options, destination, seen, unblock)
-                Copier(ranges, options, committer, upstreams, clock).copy()
+                transactions = Transactions(job, progress, options, destination, seen, unblock)
+                Copier(ranges, options, transactions, upstreams, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:
                 for range_copy in ranges:

@@ -294,8 +294,19 @@ class Commit(NamedTuple):
 class Transactions:
     """The transactions under one transactional id, one after the other.
 
-    The only `Committer`. A transaction commits the records, checkpoints and ledger entries of one
-    range, or of several, together.
+    Each commits the records, checkpoints and ledger entries of one range, or of several, together.
+    The loop decides what is copied; this makes it true. Exactly once rests on three promises, for
+    which docs/transactions.md argues:
+
+    1. `begin` ends every earlier holder of the ranges: after it has returned, no other process can
+       commit them, and the checkpoints that it returns stay the last ones.
+    2. `commit` makes all that was appended since the last one visible in one step with checkpoints
+       and ledger entries. If it fails, it is unknown whether it happened: the next `begin` does.
+    3. What was appended and not committed is never visible.
+
+    Call order: `begin`; then, as often as there is something to commit, any number of `append`,
+    `drain`, a `next_commit` for each range, `commit`; in the end `release`. After an error only
+    `abort`, `fail`, `forget`, `begin` or `release`.
 
     Args:
         progress: of one of the ranges, which share their owner.
