@@ -1,8 +1,7 @@
 """The tokens of SASL OAUTHBEARER, each shared by a process until shortly before it expires.
 
-Tokens for SASL OAUTHBEARER, by the client credentials grant (RFC 6749, 4.4; KIP-768).
-
-Tokens for SASL OAUTHBEARER from a function of the user's, such as one that signs for MSK IAM.
+They come from a token endpoint, by the client credentials grant (RFC 6749, 4.4; KIP-768), or from a
+function of the user's, such as one that signs for MSK IAM.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
@@ -34,15 +33,28 @@ from relay_pipelines.model import ClassSpec, Security
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.user_code import describe, find
 
-if TYPE_CHECKING:
-    import requests
-
 # of a token's life, after which we request another one, as sasl.login.refresh.window.factor of
 # Kafka's own client
 _KEPT_SHARE = 0.8
 # of its life, after which it no longer replaces one that cannot be had: it could expire on its way
 _USABLE_SHARE = 0.95
 _RETRY_SECONDS = 5.0
+_OK = 200
+_TOO_MANY_REQUESTS = 429
+_SERVER_ERRORS = 500
+_SHOWN_CHARACTERS = 200
+# without any character that would end it in the SASL message (RFC 6750, 2.1)
+TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_PAIR = 2
+_YEAR_5000 = 95_617_584_000  # a later time is in milliseconds
+_SHAPE = "return the token, or a pair of it and the seconds since 1970 at which it expires"
+_STALE_SECONDS = 60.0
+# what has not returned by then, such as a request without a timeout, does not return any more
+_HUNG_SECONDS = 300.0
+# calls whose result nobody has taken yet, with their start in monotonic seconds: whoever needs the
+# same token waits for the same call, and a call that was too slow for one attempt serves the next
+_pending: dict[ClassSpec, tuple[Future[Any], float]] = {}
+_pending_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +90,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         """Return a token that is valid for a while.
 
         Raises:
-            RelayError: as `TokenEndpoint.request` or `request`, if no earlier token is
-                still valid.
+            RelayError: as `from_endpoint` or `from_function`, if no earlier token is still valid.
         """
         kept = _tokens.get(self._security)
         now = time.monotonic()
@@ -107,109 +118,92 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         _tokens.pop(self._security, None)
 
     def _request(self) -> tuple[str, float]:
-        security, limits = self._security, (self._at, self._retriable, self._timeout_seconds)
-        if security.token_provider is not None:
-            return request(security.token_provider, *limits)
-        return TokenEndpoint(security, *limits).request()
+        limits = self._at, self._retriable, self._timeout_seconds
+        if self._security.token_provider is not None:
+            return from_function(self._security.token_provider, *limits)
+        return from_endpoint(self._security, *limits)
 
 
-_OK = 200
-_TOO_MANY_REQUESTS = 429
-_SERVER_ERRORS = 500
-_SHOWN_CHARACTERS = 200
-# without any character that would end it in the SASL message (RFC 6750, 2.1)
-TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-
-
-class TokenEndpoint:
-    """Requests tokens from an OAuth token endpoint.
+def from_endpoint(
+    security: Security, at: str, retriable: type[RetriableError], timeout_seconds: float
+) -> tuple[str, float]:
+    """Ask an OAuth token endpoint; return a new token and its life in seconds, 0 if unknown.
 
     Args:
         at: the cluster and broker, for people.
         retriable: the error for an endpoint that does not answer.
+
+    Raises:
+        RetriableError: the endpoint does not answer, or says that it cannot now.
+        PermissionDeniedError: it refuses the client.
+        UnsupportedError: it does not answer as token endpoints do.
     """
+    import requests  # slow to import, and few need it
 
-    def __init__(
-        self, security: Security, at: str, retriable: type[RetriableError], timeout_seconds: float
-    ) -> None:
-        self._security = security
-        self._at = at
-        self._retriable = retriable
-        self._timeout_seconds = timeout_seconds
-
-    def request(self) -> tuple[str, float]:
-        """Return a new token and its life in seconds, 0 if unknown.
-
-        Raises:
-            RetriableError: the endpoint does not answer, or says that it cannot now.
-            PermissionDeniedError: it refuses the client.
-            UnsupportedError: it does not answer as token endpoints do.
-        """
-        import requests  # slow to import, and few need it
-
-        security = self._security
-        redaction.hide(security.client_secret or "")  # a task has not read it from relay.yaml
-        form = {"grant_type": "client_credentials"} | (
-            {"scope": security.scope} if security.scope else {}
+    where = f"{at}: token endpoint {security.token_endpoint}"
+    redaction.hide(security.client_secret or "")  # a task has not read it from relay.yaml
+    form = {"grant_type": "client_credentials"}
+    form |= {"scope": security.scope} if security.scope else {}
+    try:
+        answer = requests.post(
+            str(security.token_endpoint),
+            data=form,
+            # as bytes, which its types leave out: requests would write text in Latin-1
+            auth=((security.client_id or "").encode(), (security.client_secret or "").encode()),  # type: ignore[arg-type]
+            timeout=timeout_seconds,
+            allow_redirects=False,  # the secret is for this address
         )
-        try:
-            answer = requests.post(
-                str(security.token_endpoint),
-                data=form,
-                # as bytes, which its types leave out: requests would write text in Latin-1
-                auth=((security.client_id or "").encode(), (security.client_secret or "").encode()),  # type: ignore[arg-type]
-                timeout=self._timeout_seconds,
-                allow_redirects=False,  # the secret is for this address
-            )
-        except requests.exceptions.SSLError as error:
-            raise PermissionDeniedError(
-                f"{self._endpoint}: its certificate is not trusted: {_reason(error)}",
-                remedy="name its authority in the environment variable REQUESTS_CA_BUNDLE",
-            ) from None
-        except requests.RequestException as error:
-            raise self._retriable(
-                f"{self._endpoint} cannot be reached: {_reason(error)}",
-                remedy="check security.token_endpoint, and that it runs",
-            ) from None
-        return self._read(answer)
-
-    @property
-    def _endpoint(self) -> str:
-        return f"{self._at}: token endpoint {self._security.token_endpoint}"
-
-    def _read(self, answer: requests.Response) -> tuple[str, float]:
-        try:
-            said = answer.json()
-        except ValueError:
-            said = None
-        fields: dict[str, Any] = said if isinstance(said, dict) else {}
-        if answer.status_code != _OK:
-            raise self._refusal(answer.status_code, fields)
-        token = fields.get("access_token")
-        if not isinstance(token, str) or not TOKEN.fullmatch(token):
-            raise UnsupportedError(
-                f"{self._endpoint} gave no token",
-                remedy="check security.token_endpoint and security.scope",
-            )
-        try:
-            # optional; without it, the token is not kept
-            return token, float(fields.get("expires_in") or 0)
-        except (TypeError, ValueError):
-            return token, 0.0
-
-    def _refusal(self, status: int, fields: dict[str, Any]) -> RelayError:
-        # an endpoint's error may repeat what it was sent
-        said = " ".join(f"{fields.get('error', '')} {fields.get('error_description', '')}".split())
-        said = redaction.redacted(said)[:_SHOWN_CHARACTERS]
-        why = f"HTTP {status}{': ' if said else ''}{said}"
-        if status >= _SERVER_ERRORS or status == _TOO_MANY_REQUESTS:
-            return self._retriable(
-                f"{self._endpoint} gives no token now ({why})", remedy="see its log"
-            )
-        return PermissionDeniedError(
-            f"{self._endpoint} refused client {self._security.client_id!r} ({why})",
-            remedy="check security.token_endpoint, client_id, client_secret and scope",
+    except requests.exceptions.SSLError as error:
+        raise PermissionDeniedError(
+            f"{where}: its certificate is not trusted: {_reason(error)}",
+            remedy="name its authority in the environment variable REQUESTS_CA_BUNDLE",
+        ) from None
+    except requests.RequestException as error:
+        raise retriable(
+            f"{where} cannot be reached: {_reason(error)}",
+            remedy="check security.token_endpoint, and that it runs",
+        ) from None
+    try:
+        said = answer.json()
+    except ValueError:
+        said = None
+    fields: dict[str, Any] = said if isinstance(said, dict) else {}
+    if answer.status_code != _OK:
+        raise _refusal(security, where, retriable, answer.status_code, fields)
+    token = fields.get("access_token")
+    if not _is_token(token):
+        raise UnsupportedError(
+            f"{where} gave no token",
+            remedy="check security.token_endpoint and security.scope",
         )
+    try:
+        # optional; without it, the token is not kept
+        return token, float(fields.get("expires_in") or 0)
+    except (TypeError, ValueError):
+        return token, 0.0
+
+
+def _refusal(
+    security: Security,
+    where: str,
+    retriable: type[RetriableError],
+    status: int,
+    fields: dict[str, Any],
+) -> RelayError:
+    # an endpoint's error may repeat what it was sent
+    said = " ".join(f"{fields.get('error', '')} {fields.get('error_description', '')}".split())
+    said = redaction.redacted(said)[:_SHOWN_CHARACTERS]
+    why = f"HTTP {status}{': ' if said else ''}{said}"
+    if status >= _SERVER_ERRORS or status == _TOO_MANY_REQUESTS:
+        return retriable(f"{where} gives no token now ({why})", remedy="see its log")
+    return PermissionDeniedError(
+        f"{where} refused client {security.client_id!r} ({why})",
+        remedy="check security.token_endpoint, client_id, client_secret and scope",
+    )
+
+
+def _is_token(found: Any) -> TypeGuard[str]:
+    return isinstance(found, str) and TOKEN.fullmatch(found) is not None
 
 
 def _reason(error: BaseException) -> str:
@@ -224,19 +218,7 @@ def _reason(error: BaseException) -> str:
     )
 
 
-_PAIR = 2
-_YEAR_5000 = 95_617_584_000  # a later time is in milliseconds
-_SHAPE = "return the token, or a pair of it and the seconds since 1970 at which it expires"
-_STALE_SECONDS = 60.0
-# what has not returned by then, such as a request without a timeout, does not return any more
-_HUNG_SECONDS = 300.0
-# calls whose result nobody has taken yet, with their start in monotonic seconds: whoever needs the
-# same token waits for the same call, and a call that was too slow for one attempt serves the next
-_pending: dict[ClassSpec, tuple[Future[Any], float]] = {}
-_pending_lock = threading.Lock()
-
-
-def request(
+def from_function(
     spec: ClassSpec, at: str, retriable: type[RetriableError], timeout_seconds: float
 ) -> tuple[str, float]:
     """Call the provider; return the token and its life in seconds, 0 if unknown.
@@ -315,7 +297,7 @@ def _bound(spec: ClassSpec, where: str) -> Callable[[], Any]:
 
 def _read(returned: Any, where: str, retriable: type[RetriableError]) -> tuple[str, float]:
     token, expires = returned if _is_pair(returned) else (returned, None)
-    if not isinstance(token, str) or not TOKEN.fullmatch(token):
+    if not _is_token(token):
         raise UnsupportedError(f"{where} returned no token", remedy=_SHAPE)
     if expires is None:
         return token, 0.0

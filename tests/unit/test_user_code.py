@@ -12,7 +12,7 @@ import pytest
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, SourceError, UnsupportedError
 from relay_pipelines.model import ClassSpec
 from relay_pipelines.protocol import tokens
-from relay_pipelines.protocol.tokens import request
+from relay_pipelines.protocol.tokens import from_function
 from relay_pipelines.user_code import find
 from relay_pipelines.user_sources import Sources
 from tests.support import token_providers
@@ -156,7 +156,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask(spec: ClassSpec, seconds: float = 5.0) -> tuple[str, float]:
-    return request(spec, "kafka-a broker a:9092", SourceError, seconds)
+    return from_function(spec, "kafka-a broker a:9092", SourceError, seconds)
 
 
 def test_a_module_of_another_relay_yaml_is_not_taken_for_this_one(
