@@ -33,6 +33,7 @@ class Asked:
         collect: makes the value of several ones; those of a field that is a tuple need none.
         positional: whether the command takes it without a name.
         least, most: of a number.
+        of: the actions or steps of the command that use it; none for all.
     """
 
     help: str
@@ -45,6 +46,7 @@ class Asked:
     positional: bool = False
     least: float | None = None
     most: float | None = None
+    of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from relay_pipelines.audit.request import AuditRequest
-from relay_pipelines.cli.request_options import asks_for
+from relay_pipelines.cli.request_options import asks_for, steps_of
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.expectations.request import ExpectationsRequest
 from relay_pipelines.invocation import Invocation
@@ -402,7 +402,7 @@ def schemas(
     return command.run(context.obj, mirror, request, textfile, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=steps_of(MoveRequest, {*MoveStep}))
 @asks_for(MoveRequest)
 def move(
     context: typer.Context,

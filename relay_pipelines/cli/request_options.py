@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from relay_pipelines.request import AskedField, asked_fields, filled
 
 Command = Callable[..., int]
 _REQUEST = "request"
+_STEP = "relay.step"
 
 
 def asks_for(
@@ -42,6 +44,25 @@ def asks_for(
         return run
 
     return decorate
+
+
+def steps_of(request: type, steps: Collection[str]) -> type[TyperCommand]:
+    """Return the class of a command whose first argument is a step: `--help` after it is of it."""
+    of = {each.field: each.asked.of for each in asked_fields(request)}
+
+    class OfSteps(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            if not {"--help", "-h"}.isdisjoint(args):
+                ctx.meta[_STEP] = next((word for word in args if word in steps), "")
+            return super().parse_args(ctx, args)
+
+        def get_params(self, ctx: Any) -> list[Any]:
+            step, params = ctx.meta.get(_STEP), super().get_params(ctx)
+            if not step:
+                return params
+            return [each for each in params if step in (of.get(each.name) or (step,))]
+
+    return OfSteps
 
 
 def _parameter(asked_field: AskedField) -> inspect.Parameter:

@@ -12,6 +12,7 @@ from relay_pipelines.request import asked
 
 _STILL_MS = 10_000
 _RECENT_MS = 3_600_000
+_OF_GROUPS = ("plan", "rehearse", "cut", "verify", "back")
 
 
 def parse_duration(label: str, text: str) -> int:
@@ -71,14 +72,20 @@ class MoveRequest:
         name="topic",
         short="t",
         metavar="T",
+        of=("plan", "rehearse", "fence", "cut", "back"),
     )
-    by: FenceBy = asked("What stops the producers: an ACL that denies Write, or you.", FenceBy.ACL)
+    by: FenceBy = asked(
+        "What stops the producers: an ACL that denies Write, or you.",
+        FenceBy.ACL,
+        of=("plan", "rehearse", "fence", "back"),
+    )
     still_ms: int = asked(
         "For how long the source must not move, so that the fence holds: 10s.",
         _STILL_MS,
         name="still",
         metavar="DURATION",
         parse=parse_duration,
+        of=("fence", "back"),
     )
     recent_ms: int = asked(
         "Who has written within this time is a writer: 1h.",
@@ -86,12 +93,14 @@ class MoveRequest:
         name="recent",
         metavar="DURATION",
         parse=parse_duration,
+        of=("plan", "rehearse"),
     )
     without_groups: tuple[str, ...] = asked(
         "This group does not move; may be repeated.",
         (),
         name="without-group",
         metavar="GROUP",
+        of=_OF_GROUPS,
     )
     audited_ms: int | None = asked(
         "What was committed before was audited: cut audits the rest. All by default.",
@@ -99,13 +108,20 @@ class MoveRequest:
         name="audited",
         metavar="TIME",
         parse=parse_time,
+        of=("cut",),
     )
-    level: Level = asked("Of the audit of the rest, as of relay audit.", Level.RECOUNT)
+    level: Level = asked(
+        "Of the audit of the rest, as of relay audit.", Level.RECOUNT, of=("cut", "back")
+    )
     upstream: str = asked(
-        "The upstream whose groups are meant, if the source has several.", "", metavar="UPSTREAM"
+        "The upstream whose groups are meant, if the source has several.",
+        "",
+        metavar="UPSTREAM",
+        of=_OF_GROUPS,
     )
     is_without_source: bool = asked(
         "Cut although the source is gone: it says what is not there.",
         False,  # noqa: FBT003
         name="without-source",
+        of=("cut",),
     )

@@ -16,6 +16,7 @@ from relay_pipelines.cli import inspect_commands, main
 from relay_pipelines.cli.app import app
 from relay_pipelines.errors import INTERRUPTED, LedgerLostError, together
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.move.request import MoveStep
 from tests.support.commands import ran
 
 GROUP: Any = typer.main.get_command(app)
@@ -34,7 +35,20 @@ def test_every_command_is_listed_and_documented(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out.partition("Commands:")[2]
     sections = re.findall(r"^## `relay ([^`]+)`$", PAGE.read_text(), re.MULTILINE)
     assert sections == list(GROUP.commands) == re.findall(r"^  (\w+)  ", shown, re.MULTILINE)
-    assert len(sections) == 23
+    assert len(sections) == 22
+
+
+def test_the_help_of_a_step_is_of_that_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """`relay move` has options that one step uses and another does not."""
+
+    def options(*words: str) -> set[str]:
+        assert main(["move", *words, "--help"]) == 0
+        return set(re.findall(r"--[\w-]+", capsys.readouterr().out))
+
+    of_all, of_cut = options(), options("cut")
+    assert of_all - of_cut == {"--by", "--recent", "--still"}
+    assert options("status") == {"--execute", "--help", "--json", "--mirror"}
+    assert {step: options(step) <= of_all for step in MoveStep} == dict.fromkeys(MoveStep, True)
 
 
 def test_a_default_is_shown_once() -> None:
