@@ -60,11 +60,17 @@ _KINDS = {
 }
 
 
-def nearest(name: str, valid: Iterable[str], kind: str) -> str:
-    """Return the remedy for a wrong name: the most similar valid name, or all of them."""
+def nearest(name: str, valid: Iterable[str], kind: str, otherwise: str = "") -> str:
+    """Return the remedy for a wrong name: the most similar valid name, or all of them.
+
+    Args:
+        otherwise: what to say instead of all of them, which may be thousands.
+    """
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"valid {kind}: {', '.join(names)}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return otherwise or f"valid {kind}: {', '.join(names)}"
 
 
 def dotted(location: Location) -> str:

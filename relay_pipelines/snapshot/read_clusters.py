@@ -28,6 +28,7 @@ from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.admin import readable_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.metadata import Metadata
+from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import (
     shared_destinations,
@@ -593,10 +594,12 @@ class _Reading:
 
 
 def _not_mirrored(topic: str, decisions: Iterable[TopicDecision]) -> ConfigError:
-    why = next(
-        (decision.why for decision in decisions if decision.topic == topic),
-        "the source has no such topic",
-    )
+    known = {decision.topic: decision for decision in decisions}
+    remedy = "see `relay plan --why` for every topic and why"
+    if decision := known.get(topic):
+        return ConfigError(f"topic {topic!r} is not mirrored: {decision.why}", remedy=remedy)
+    mirrored = [name for name, decision in known.items() if decision.included]
     return ConfigError(
-        f"topic {topic!r} is not mirrored: {why}", remedy="see `relay plan` for every topic and why"
+        f"topic {topic!r} is not mirrored: the source has no such topic",
+        remedy=nearest(topic, mirrored, "topics", remedy),
     )

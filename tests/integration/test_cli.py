@@ -307,10 +307,14 @@ def test_what_is_wrong_is_refused(copied: Copied, tmp_path: Path) -> None:
     assert re.match(rf"error: {re.escape(str(path))}(:\d+)?: ", done.stderr)
     assert "mirrors.m.topic: unknown key; did you mean 'topics'?" in done.stderr
     assert "Traceback" not in done.stderr
-    done = relay_here(copied.config, "run", "-m", "plain", "--topic", "none")
-    assert done.returncode == 2
-    line = "plain: topic 'none' is not mirrored: the source has no such topic; "
-    assert error_line(done).startswith(line)
+    line = "plain: topic '{}' is not mirrored: the source has no such topic; {}"
+    for topic, remedy in (
+        ("none", "see `relay plan --why` for every topic and why"),
+        (f"{copied.plain}s", f"did you mean '{copied.plain}'?"),
+    ):
+        done = relay_here(copied.config, "run", "-m", "plain", "--topic", topic)
+        assert done.returncode == 2
+        assert error_line(done) == line.format(topic, remedy)
     loop = {"loop": mirror(copied.source, copied.source, copied.plain)}
     done = relay_here(configured(tmp_path, loop), "run")
     assert done.returncode == 2
