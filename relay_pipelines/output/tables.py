@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,20 +20,33 @@ from relay_pipelines.snapshot.lag import PERIOD_SECONDS
 Document = Mapping[str, Any]
 
 _UNKNOWN = "?"
-_NAME_WIDTH = 12
+_NAME_WIDTH = 10
 _LAST_WIDTH = 6
-_BETWEEN_COLUMNS = 3  # blank, rule, blank
+_AROUND_COLUMN = 2  # a blank on each side
 _STYLES = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.ERROR: "bold red"}
 
 
 def show(console: Console, table: Table) -> None:
     """Print a table; if there is little room, names fold and numbers do not."""
+    left = console.width - _AROUND_COLUMN * len(table.columns) - 1
+    folding = []
     for column in table.columns:
-        if column.no_wrap:
-            column.min_width = max(len(str(cell)) for cell in (column.header, *column.cells))
-    least = sum((column.min_width or 1) + _BETWEEN_COLUMNS for column in table.columns)
-    console.width = max(console.width, least)
+        needed = max(map(_width, (column.header, *column.cells)))
+        column.width = needed if column.no_wrap else min(needed, column.min_width or 1)
+        left -= column.width
+        folding.append((needed - column.width, column))
+    # those that need little first, so that they leave the rest to others
+    folding.sort(key=lambda pair: pair[0])
+    for number, (more, column) in enumerate(folding):
+        given = max(0, min(more, left // (len(folding) - number)))
+        column.width = (column.width or 0) + given
+        left -= given
+    console.width -= min(0, left)
     console.print(table)
+
+
+def _width(cell: object) -> int:
+    return max(map(cell_len, str(cell).splitlines()), default=0)
 
 
 def plan(document: Document) -> Table:
@@ -103,14 +117,13 @@ def summary(document: Document) -> Table:
 
 
 def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
-    """Return one row per committed chunk; those of replays name the replay."""
+    """Return one row per committed chunk; those of replays name the replay.
+
+    `--json` and the statement have the rest of each entry, such as its digest.
+    """
     table = titled(mirror)
-    add_columns(
-        table,
-        ("committed", "source", "destination"),
-        ("records", "bytes", "reencoded", "skipped"),
-        ("upstream", "digest", "run"),
-    )
+    last = ("skipped", "upstream", "run")
+    add_columns(table, ("committed", "source", "destination"), ("records", "bytes"), last)
     policies: dict[tuple[str, TopicPartition], str] = {}
     for entry in entries:
         policy, at = policy_id(entry.policy), (entry.mirror, entry.tp)
@@ -126,10 +139,8 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
             offset_range(entry.destination),
             count(entry.records),
             size(entry.size_bytes),
-            count(entry.reencoded),
             "; ".join(part for part in (reasons(entry.skipped), entry.gap, decided) if part),
             entry.upstream,
-            entry.digest,
             entry.run_id,
         )
     return table
@@ -167,11 +178,8 @@ def status(document: Document) -> Table:
 def watched(document: Document, topics: Sequence[Document]) -> Table:
     """Return one row per topic, after one for the mirror."""
     table = titled("")
-    add_columns(
-        table,
-        ("topic",),
-        ("lag", "oldest", "copied/s", "new at source/s", "outlook", "last commit"),
-    )
+    numbers = ("lag", "oldest", "copied/s", "new at source/s")
+    add_columns(table, ("topic",), numbers, ("outlook", "last commit"))
     for name, row in (("all topics", document), *((topic["topic"], topic) for topic in topics)):
         table.add_row(
             name,
@@ -236,6 +244,7 @@ def titled(title: str) -> Table:
         title_justify="left",
         title_style="bold",
         box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
         pad_edge=False,
     )
 
@@ -245,11 +254,12 @@ def add_columns(
 ) -> None:
     """Add columns: names, which fold; numbers, which do not; and the last ones."""
     for name in left:
-        table.add_column(name, overflow="fold", min_width=_NAME_WIDTH)
+        table.add_column(name, overflow="fold", min_width=max(len(name), _NAME_WIDTH))
     for name in right:
         table.add_column(name, justify="right", no_wrap=True)
     for name in last:
-        table.add_column(name, overflow="fold", min_width=max(len(name), _LAST_WIDTH))
+        longest = max(map(len, name.split()))
+        table.add_column(name, overflow="fold", min_width=max(longest, _LAST_WIDTH))
 
 
 def _totals(topics: Sequence[Document], elapsed: float) -> list[str]:

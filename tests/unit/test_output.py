@@ -2,6 +2,8 @@
 
 import io
 import re
+import uuid
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -172,7 +174,7 @@ def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
     totals = TopicTotals(records=1_234_567, size_bytes=1 << 30, upstreams={"kafka-a"})
     result = RunResult("m", "r", {"orders.with.a.long.name": totals}, copying_seconds=2.0)
     tables.show(screen.console, tables.summary(json_output.run(result, 0)))
-    assert "1,234,567   1.0 GiB     617,284" in screen.text
+    assert "1,234,567  1.0 GiB    617,284" in screen.text
     names = [line.split(" ")[1] for line in screen.text.splitlines()[4:]]
     assert "".join(names).strip() == "orders.with.a.long.name"
     assert max(len(line) for line in screen.text.splitlines()) <= max(width, 80)
@@ -317,6 +319,41 @@ def test_tables_are_views_of_documents(wordings: Wordings, title: str) -> None:
     rows = [" | ".join(row) for row in zip(*columns, strict=True)]
     wordings.check(f"table: {title}", "\n".join([str(TABLES[title].title), *rows]))
     assert document_of_a_plan()["findings"] == [Finding.of(LOST).document]
+
+
+STAMP = "2026-01-31T12:00:00Z"
+OF_PARTITION: dict[str, Any] = {
+    "partition": 3, "source_end": 1_204_160, "high_watermark": 1_204_160, "open_transaction": None,
+    "checkpoint": 1_203_000, "lag_records": 1_160, "lag_seconds": 12.0, "upstream": "kafka-a",
+    "committed_at": STAMP, "problem": "orders-3: the source has deleted [12, 40); decide",
+}  # fmt: skip
+OF_TOPIC: dict[str, Any] = {
+    "topic": "orders.eu", "destination": "orders.eu", "lag_records": 1_204, "lag_seconds": 12.0,
+    "copy_rate": 1_204.2, "source_rate": 1_204.2, "seconds_left": 12, "committed_at": STAMP,
+    "topic_partitions": [OF_PARTITION],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", [*TABLES, "ledger", "status", "watched"])
+def test_tables_fit_80_columns(title: str) -> None:
+    """All that the cells say is there, in as many lines as it takes."""
+    chunk = replace(entry("orders.eu", 1_204_100, 1_204_160), run_id=str(uuid.UUID(int=7)))
+    table = {
+        **TABLES,
+        "ledger": tables.ledger("m", [chunk]),
+        "status": tables.status({"topics": [OF_TOPIC], "open_transaction_records": 0}),
+        "watched": tables.watched(OF_TOPIC, [OF_TOPIC]),
+    }[title]
+    screen = Screen(terminal=False, width=80)
+    tables.show(screen.console, table)
+    lines = screen.text.splitlines()
+    assert max(map(len, lines)) <= 80
+    cells = [str(each) for column in table.columns for each in (column.header, *column.cells)]
+    written = Counter(str(table.title or "")) + sum(map(Counter, cells), Counter[str]())
+    shown = Counter(screen.text)
+    assert {c: n for c, n in shown.items() if c not in " \n─"} == {
+        c: n for c, n in written.items() if c not in " \n"
+    }
 
 
 def learn(rates: Rates, moment_ms: int, *positions: tuple[int, int]) -> dict[str, Rate]:
