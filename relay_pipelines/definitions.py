@@ -14,7 +14,6 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
-from relay_pipelines.assets.resolved_types import resolved_types_taken_as_they_are
 from relay_pipelines.audit import checks, jobs
 from relay_pipelines.checks import (
     lag,
@@ -66,13 +65,10 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
     discover(catalog, loaded.mirrors, SystemClock())
     shares = budgets(catalog.lanes(loaded), loaded)
     move = move_jobs.build(loaded, prefix)
-    with resolved_types_taken_as_they_are():
-        parts = [
-            _mirror(
-                name, mirror, catalog, prefix, change, shares, move, automation=loaded.automation
-            )
-            for name, mirror in loaded.mirrors.items()
-        ]
+    parts = [
+        _mirror(name, mirror, catalog, prefix, change, shares, move, automation=loaded.automation)
+        for name, mirror in loaded.mirrors.items()
+    ]
     kafka = KafkaResource(config_path=str(config.absolute()))
 
     shared = dg.Definitions(

@@ -1,6 +1,5 @@
 """What Dagster shows as assets.
 
-mirrored        the topics of a lane at the destination, and the op that copies a window of them
-resolved_types  lets Dagster take types that are resolved as they are
-external        assets that Dagster only displays: source topics, windows and upstreams
+mirrored  the topics of a lane at the destination, and the op that copies a window of them
+external  assets that Dagster only displays: source topics, windows and upstreams
 """
