@@ -89,28 +89,19 @@ class Recount:
         return total(count.tally for count in self.counts)
 
     @property
-    def entries(self) -> Sequence[LedgerEntry]:
-        """Those that cover the range, in the order of offsets."""
-        return self.coverage.covering
-
-    @property
     def records(self) -> int:
         """Records of the range, according to the ledger, so that ranges side by side count once.
 
         Where a chunk skipped offsets, it is unknown which of its records are of the range: they are
         all of the one in which it ends.
         """
-        return self.tally.records - sum(_beyond(entry, self.range) for entry in self.entries)
-
-    @property
-    def chunks(self) -> list[LedgerEntry]:
-        """The entries that are no losses."""
-        return self.coverage.chunks
+        entries = self.coverage.covering
+        return self.tally.records - sum(_beyond(entry, self.range) for entry in entries)
 
     @property
     def skipped(self) -> Counter[str]:
         """Source offsets without a record, by reason, according to the ledger."""
-        return sum((Counter(entry.skipped) for entry in self.entries), Counter())
+        return sum((Counter(entry.skipped) for entry in self.coverage.covering), Counter())
 
     @property
     def scanned(self) -> OffsetRange | None:

@@ -103,10 +103,11 @@ def _newest(client: ClusterClient, since: Since, ranges: Iterable[OffsetRange]) 
     counted, others = vouched(records, heads)
     found = {tp: heads.checkpoint(client.mirror, tp) for tp in (r.topic_partition for r in ranges)}
     return VerifiedLedger(
-        *(client.mirror, "", {}),
-        {tp: known for tp, known in found.items() if known},
-        [record.entry for record in counted],
-        [record.entry for record in others],
+        client.mirror,
+        "",
+        checkpoints={tp: known for tp, known in found.items() if known},
+        entries=[record.entry for record in counted],
+        unvouched=[record.entry for record in others],
     )
 
 

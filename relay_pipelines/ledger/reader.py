@@ -356,11 +356,9 @@ def read_checkpoints(
             checkpoints, too.
     """
     with sides.destination() as client:
-
-        def ask() -> CheckpointSnapshot:
-            return read_any_state(client, settled=settled).of(sides.name)
-
-        return client.retry(ask, patient=patient)
+        return client.retry(
+            lambda: read_any_state(client, settled=settled).of(sides.name), patient=patient
+        )
 
 
 def read_own_checkpoints(client: ClusterClient) -> CheckpointSnapshot:

@@ -76,15 +76,13 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
         TamperedError: the ledger is not what was committed; its notes name each place.
         ConfigError: the ledger has no entries.
     """
-
-    def has(tp: TopicPartition) -> bool:
-        return topic in {None, tp.topic}
-
     with sides.destination("ledger") as client:
         value = client.retry(partial(read_move, client, sides.name))
     move = None if value is None else fields_of(Key(sides.name, StateKind.MOVE), value)
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:
-        totals, ledger = made_of_ledger(sides, has, partial(_spooled, file))
+        totals, ledger = made_of_ledger(
+            sides, lambda tp: topic in {None, tp.topic}, partial(_spooled, file)
+        )
         attested = {tp: totals[tp] for tp in sorted(ledger.chains)}
         entries = sum(total["entries"] for total in attested.values())
         if not entries:

@@ -57,8 +57,8 @@ class VerifiedLedger:
 
     mirror: str
     cluster_id: str
-    chains: Mapping[TopicPartition, Chain]
-    checkpoints: Mapping[TopicPartition, Checkpoint]
+    chains: Mapping[TopicPartition, Chain] = field(default_factory=dict)
+    checkpoints: Mapping[TopicPartition, Checkpoint] = field(default_factory=dict)
     entries: Sequence[LedgerEntry] = ()
     unvouched: Sequence[LedgerEntry] = ()
     family: Sequence[Checkpoint] = ()
@@ -180,7 +180,8 @@ def _before_ledger(client: ClusterClient, copies: Iterable[TopicPartition]) -> V
         if client.has_leader(tp)  # what has none fails for itself when it is read
     ]
     return VerifiedLedger(
-        *(client.mirror, client.cluster_id, {}, {}),
+        client.mirror,
+        client.cluster_id,
         family=family,
         ends=client.list_offsets(partitions, LATEST, READ_COMMITTED),
         others=set(map(copies_of, every.checkpoints)) - ours,

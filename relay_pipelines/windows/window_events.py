@@ -179,8 +179,8 @@ def _detail(counted: Recount, source_end: int) -> Sequence[str]:
     ]
     return (
         str(counted.range.topic_partition.partition),
-        ", ".join(sorted({entry.upstream for entry in counted.entries})),
-        count(sum(entry.reencoded for entry in counted.entries)),
+        ", ".join(sorted({entry.upstream for entry in counted.coverage.covering})),
+        count(sum(entry.reencoded for entry in counted.coverage.covering)),
         ", ".join(left_out),
         f"[{counted.scanned.start}, {counted.scanned.end})" if counted.scanned else "",
         count(source_end),

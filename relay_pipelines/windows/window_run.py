@@ -74,7 +74,7 @@ class TopicReport:
     @property
     def entries(self) -> Iterator[LedgerEntry]:
         """The ledger entries of the chunks that cover the window, as its recount knows them."""
-        return chain.from_iterable(counted.chunks for counted in self.recounts.values())
+        return chain.from_iterable(each.coverage.chunks for each in self.recounts.values())
 
     @property
     def recorded(self) -> int:

@@ -90,7 +90,7 @@ def test_two_windows(mirror: Mirror, cut: int) -> None:
     assert (found.tally.foreign, found.offsets(OffsetKind.MISSING)) == (0, 0)
     end = settled_end(mirror.destination, mirror.at)
     assert found.scanned == OffsetRange(mirror.at, 0, end)
-    assert [entry.upstream for entry in found.entries] == [mirror.source.name] * 2
+    assert [entry.upstream for entry in found.coverage.covering] == [mirror.source.name] * 2
     assert (found.tally.by_content, found.notes()) == (100, [])
     first, *_, last = (record.timestamp[1] for record in numbered(100))
     assert (found.first_ms, found.last_ms) == (first, last)
@@ -216,7 +216,7 @@ def test_a_mirror_that_never_copied(mirror: Mirror) -> None:
     """The ledger of other mirrors does not count; where there is none, that is no failure."""
     found = count(mirror, 0, 100)
     missing = [MISSING.format(100, 0, 100)]
-    assert (found.problems, found.scanned, len(found.entries)) == (missing, None, 0)
+    assert (found.problems, found.scanned, len(found.coverage.covering)) == (missing, None, 0)
     bare = replace(mirror.destination, bootstrap_servers=mirror.source.bootstrap_servers)
     wanted = [OffsetRange(mirror.at, 0, 100)]
     counted = recounted(mirror.name, wanted, bare, OPTIONS, SystemClock(), 0).counted
