@@ -109,16 +109,12 @@ def read_source_logs(
     Raises:
         RelayError: none of them answers.
     """
-    found = SourceLogs(
-        away={
-            upstream.name: "is in quarantine"
-            for upstream in sides.mirror.upstreams
-            if upstream.name in ledger.quarantined
-        }
-    )
-    upstreams = [
-        upstream for upstream in sides.mirror.upstreams if upstream.name not in ledger.quarantined
-    ]
+    found, upstreams = SourceLogs(), []
+    for upstream in sides.mirror.upstreams:
+        if upstream.name in ledger.quarantined:
+            found.away[upstream.name] = "is in quarantine"
+        else:
+            upstreams.append(upstream)
     if not upstreams:
         return found
     ask = partial(_ask, sides, topics, patient and len(upstreams) == 1)
