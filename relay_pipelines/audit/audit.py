@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from relay_pipelines.audit.chunks import AuditJob
 from relay_pipelines.audit.claims import Claims, RecountPart, accounted
 from relay_pipelines.audit.comparison import ComparedChunk, Comparison, Difference
-from relay_pipelines.audit.coverage import CoverageMap, coverage, last_history, select
+from relay_pipelines.audit.coverage import CoverageMap, OffsetKind, coverage, last_history, select
 from relay_pipelines.audit.recount import UNTIMED, DestinationCount, Recount, gap_finding
 from relay_pipelines.audit.request import AuditRequest, Level, Selection
 from relay_pipelines.audit.retention import CleanupPolicies, Configs, followed, is_compacted
@@ -147,7 +147,7 @@ class PartitionAudit:
     @property
     def records_seen(self) -> Tally:
         """What became of the records that the ledger has in the range."""
-        copied = self.coverage.copied
+        copied = self.coverage.offsets(OffsetKind.COPIED)
         ledger = Tally(entries=len(self.chain.records), expired=self.chain.expired)
         recount = self.counted_so_far
         if self.level.compares:

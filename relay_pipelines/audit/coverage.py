@@ -97,10 +97,9 @@ class CoverageMap:
             total.update(stretch.counts)
         return total
 
-    @property
-    def copied(self) -> int:
-        """The number of records, without counting the other kinds."""
-        return sum(stretch.counts.get(OffsetKind.COPIED, 0) for stretch in self.stretches)
+    def offsets(self, kind: OffsetKind) -> int:
+        """Return the number of offsets of a kind, without counting the others."""
+        return sum(stretch.counts.get(kind, 0) for stretch in self.stretches)
 
     @property
     def missing(self) -> list[OffsetRange]:
@@ -216,9 +215,10 @@ def disordered(
     """
     for entry in entries:
         if entry.records:
-            if entry.destination.start < ends.get(entry.to, 0):
+            copies = entry.destination
+            if copies.start < ends.get(copies.topic_partition, 0):
                 yield entry
-            ends[entry.to] = entry.destination.end
+            ends[copies.topic_partition] = copies.end
 
 
 def binned(stretches: Sequence[Stretch], most: int) -> list[Stretch]:

@@ -129,16 +129,12 @@ class Recount:
     @property
     def superseded(self) -> int:
         """Source offsets that no run copies: a loss was accepted after which they differ."""
-        return self.offsets(OffsetKind.SUPERSEDED)
+        return self.coverage.offsets(OffsetKind.SUPERSEDED)
 
     @property
     def forgotten(self) -> int:
         """Source offsets that were copied, and whose ledger entries are gone."""
-        return self.offsets(OffsetKind.FORGOTTEN)
-
-    def offsets(self, kind: OffsetKind) -> int:
-        """Return how many of its source offsets are of a kind."""
-        return self.coverage.counts[kind]
+        return self.coverage.offsets(OffsetKind.FORGOTTEN)
 
     @property
     def _by_destination(self) -> Mapping[str, Sequence[DestinationCount]]:

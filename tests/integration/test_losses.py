@@ -159,12 +159,12 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
             "what was copied before has nothing to do with it"
         )
     void = copied.recount(OffsetRange(copied.at, 600, 610), 0)
-    assert (void.offsets(OffsetKind.MISSING), void.superseded) == (
+    assert (void.coverage.offsets(OffsetKind.MISSING), void.superseded) == (
         (10, 0) if case.lost else (0, 10)
     )
     if case.lost:
         more = copied.recount(replace(went_on, end=went_on.end + 10), generation)
-        assert (more.offsets(OffsetKind.MISSING), len(more.problems)) == (10, 1), (
+        assert (more.coverage.offsets(OffsetKind.MISSING), len(more.problems)) == (10, 1), (
             "a loss excuses what it names"
         )
     else:

@@ -87,7 +87,7 @@ def test_two_windows(mirror: Mirror, cut: int) -> None:
     mirror.copy(50)
     found = count(mirror, 0, 100)
     assert (found.problems, found.tally.records, found.tally.counted) == ([], 100, 100)
-    assert (found.tally.foreign, found.offsets(OffsetKind.MISSING)) == (0, 0)
+    assert (found.tally.foreign, found.coverage.offsets(OffsetKind.MISSING)) == (0, 0)
     end = settled_end(mirror.destination, mirror.at)
     assert found.scanned == OffsetRange(mirror.at, 0, end)
     assert [entry.upstream for entry in found.coverage.covering] == [mirror.source.name] * 2

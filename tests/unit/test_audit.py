@@ -328,7 +328,7 @@ def test_a_loss_supersedes_what_follows_the_last_chunk() -> None:
     entries = [entry(0, 10), entry(30, 40), loss]
     counted = Recount(coverage(wanted(0, 60), entries, 60))
     explain(counted, entries, 0)
-    assert (counted.superseded, counted.offsets(OffsetKind.MISSING)) == (20, 20)
+    assert (counted.superseded, counted.coverage.offsets(OffsetKind.MISSING)) == (20, 20)
     assert counted.problems == ["20 source offsets are in no ledger entry: [10, 30)"]
 
 
@@ -347,7 +347,10 @@ def test_which_offsets_expired_entries_had(
     """Offsets are comparable within a generation: the oldest entry left may be of another one."""
     counted = Recount(coverage(wanted(100, 160), [], 160))
     forget(counted, oldest, generation)
-    assert (counted.forgotten, counted.offsets(OffsetKind.MISSING)) == (forgotten, 60 - forgotten)
+    assert (counted.forgotten, counted.coverage.offsets(OffsetKind.MISSING)) == (
+        forgotten,
+        60 - forgotten,
+    )
 
 
 AT = TopicPartition("orders", 0)
