@@ -126,7 +126,7 @@ lock: setup  ## Update requirements.lock, and scripts/release.lock, from pyproje
 	$(LOCK) pyproject.toml --extra expectations --extra java --extra postgres --group dev --output-file requirements.lock
 	$(LOCK) --group release --output-file scripts/release.lock
 
-release: setup  ## Build wheel, sdist and SBOM of the last commit into dist/, and run the demo from them; publishes nothing; ten minutes.
+release: setup  ## Build wheel, sdist and SBOM of the last commit into dist/, and run the demo from them; publishes nothing; a quarter of an hour.
 	$(BIN)/python -m scripts.release
 
 clean:  ## Remove what make created.

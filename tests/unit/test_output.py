@@ -192,11 +192,11 @@ def test_bytes_that_are_read_off_a_terminal() -> None:
 
     with bytes_progress("m: read", 4 << 20, "3 topic-partitions", console, 0.01) as advance:
         assert written.getvalue() == "m: read: 4.0 MiB of 3 topic-partitions\n"
-        wait_for("m: read: 0 B of 4.0 MiB (0 %) in 0.0 s\n")
+        wait_for("m: read: 0 B of 4.0 MiB (0 %) in ")
         advance(1 << 20)
         advance(1 << 20)
-        wait_for("m: read: 2.0 MiB of 4.0 MiB (50 %) in 0.")
-    assert re.search(r"\(50 %\) in 0\.\d s, 0\.\d s left\n", written.getvalue())
+        wait_for("m: read: 2.0 MiB of 4.0 MiB (50 %) in ")
+    assert re.search(r"\(50 %\) in [\d.]+ s, [\d.]+ s left\n", written.getvalue())
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
     with bytes_progress("m: read", 4 << 20, "1 topic-partition", console) as advance:
         advance(4 << 20)
