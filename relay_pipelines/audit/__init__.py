@@ -19,6 +19,7 @@ What it reads, each file by itself:
     retention          what is at the destination of a chunk, and what retention may have deleted
     chunks             reads a chunk on both sides
     comparison         compares it up to the first difference
+    undecoded_sides    takes what is the same on both sides without decoding it
     key_comparison     compares the records of each key, of a compacted topic
 
 Where people see it:

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from relay_pipelines.audit.retention import CleanupPolicies
+from relay_pipelines.audit.undecoded_sides import UndecodedSides
 from relay_pipelines.copy.columns import is_log_append_time, records_in
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import DELETE_HORIZON_BIT, HEADER_BYTES, BatchHeader, BatchRun
@@ -112,6 +113,8 @@ class Side:
         """Of the records that are decoded and not yet taken, those from `at` on are left."""
         self.at = 0
         self.is_append_time = False
+        self._decoded: list[FetchedSpan] = []  # what is left comes from them
+        self._given_back: list[FetchedSpan] = []  # the next one is the last
         self._spans = (span for spans in fetches for span in spans if span.run is not None)
         self._producer_id = producer_id
         self._span: FetchedSpan | None = None
@@ -136,23 +139,58 @@ class Side:
         """Take the next batch, undecoded, and return how many records it has."""
         assert self._span is not None
         assert self._span.run is not None
-        records = self._span.run.first.records
+        header = self._span.run.first
+        self.is_append_time = header.is_log_append_time
         self._advance()
-        return records
+        return header.records
 
     def fill(self) -> bool:
         """Decode a part if no record is left; False if there is none."""
         while not self.left:
             if self._span is None:
                 return False
-            self.records, self.contents, self.at, self.is_append_time = [], [], 0, False
+            self._forget()
+            self.is_append_time = False
             self._decode()
         return True
+
+    @property
+    def span(self) -> FetchedSpan | None:
+        """The next batch, or a part of it; None if decoded records come first, or at the end."""
+        return None if self.left else self._span
+
+    def take_span(self) -> FetchedSpan:
+        """Take the next batch, undecoded; its bytes stay valid."""
+        assert self._span is not None
+        span = _kept(self._span)
+        self.is_append_time = is_log_append_time(span)
+        self._advance()
+        return span
+
+    def give_back(self, spans: Sequence[FetchedSpan]) -> None:
+        """Let these batches be the next ones."""
+        if self._span is not None:
+            self._given_back.append(self._span)
+        self._given_back += reversed(spans)
+        self._advance()
+
+    def undecode(self) -> None:
+        """Give back what is decoded and not yet taken."""
+        if self.left:
+            first = self.records[self.at].offset
+            left = [span for span in self._decoded if span.end > first]
+            self._forget()
+            self.give_back([left[0]._replace(start=first), *left[1:]])
+
+    def _forget(self) -> None:
+        self.records, self.contents, self._decoded, self.at = [], [], [], 0
 
     def look(self, records: int, size_bytes: int) -> bool:
         """Decode ahead until so many records, or bytes of values, are left; False at the end."""
         del self.records[: self.at], self.contents[: self.at]
         self.at = 0
+        first = self.records[0].offset if self.records else None
+        self._decoded = [span for span in self._decoded if first is not None and span.end > first]
         ahead = sum(len(content[2] or b"") for content in self.contents)
         while self._span is not None and self.left < records and ahead < size_bytes:
             before = self.left
@@ -164,6 +202,7 @@ class Side:
         """Decode the next part, after what is left."""
         assert self._span is not None
         (records,) = records_in(self._span)
+        self._decoded.append(_kept(self._span))
         self.is_append_time |= is_log_append_time(self._span)
         self._advance()
         self.records += records
@@ -187,6 +226,9 @@ class Side:
             self.at = len(self.contents)
 
     def _advance(self) -> None:
+        if self._given_back:
+            self._span = self._given_back.pop()
+            return
         for span in self._spans:
             assert span.run is not None
             if self._producer_id in {None, span.run.first.producer_id}:
@@ -202,14 +244,19 @@ def compare(source: Side, destination: Side, chunk: ComparedChunk) -> Comparison
         CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
     """
     comparison, left_out, may_leave_out = Comparison(chunk), 0, chunk.left_out
+    undecoded = UndecodedSides(source, destination)
     at_once = _FILTERED_AT_ONCE if may_leave_out else _AT_ONCE
     while True:
-        if are_same(source.batch, destination.batch):
+        if undecoded.are_at_batches and are_same(source.batch, destination.batch):
             comparison.untimed += untimed(destination.batch)
             source.skip_batch()
             records = destination.skip_batch()
             comparison.records += records
             comparison.undecoded += records
+            continue
+        if not may_leave_out and (taken := undecoded.take_same()) is not None:
+            comparison.records += len(taken.source)
+            comparison.untimed += taken.untimed
             continue
         has_source, has_destination = source.fill(), destination.fill()
         if not has_source and not has_destination:
@@ -230,6 +277,14 @@ def compare(source: Side, destination: Side, chunk: ComparedChunk) -> Comparison
         what = f"the source has {fewer:,} records fewer than the ledger says that were left out"
         comparison.difference = Difference(what, None, None)
     return comparison
+
+
+def _kept(span: FetchedSpan) -> FetchedSpan:
+    """Return a span with bytes of its own."""
+    run = span.run
+    return (
+        span if run is None else span._replace(run=run._replace(data=memoryview(bytes(run.data))))
+    )
 
 
 def are_same(source: BatchRun | None, destination: BatchRun | None) -> bool:

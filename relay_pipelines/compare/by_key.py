@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from struct import Struct
 from typing import Any, NamedTuple
@@ -17,10 +18,8 @@ from typing import Any, NamedTuple
 from relay_pipelines.audit.comparison import Side
 from relay_pipelines.compare.alignment import (
     FIELDS,
-    HEADERS,
     KEY,
     TIMESTAMP,
-    VALUE,
     Alignment,
     Pairs,
     align,
@@ -28,10 +27,11 @@ from relay_pipelines.compare.alignment import (
     changed_fields,
     common,
 )
-from relay_pipelines.compare.in_order import digest, fetches
+from relay_pipelines.compare.in_order import digest_of_tail, fetches
 from relay_pipelines.compare.pairs import (
     BEYOND_THE_END,
     CHANGED,
+    CLEANED_MEANWHILE,
     DUPLICATED,
     EXTRA,
     MANY_OF_ONE_KEY,
@@ -47,7 +47,8 @@ from relay_pipelines.compare.pairs import (
 from relay_pipelines.compare.request import Align
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.records import tail_of
 
 GROUP_BYTES = 16
 _PLACE = Struct(">BIq")  # side, partition, offset: they sort as they are numbered
@@ -99,20 +100,19 @@ def rows(
 
 def _group(content: Sequence[Any], *, by_key: bool) -> bytes:
     if by_key and content[KEY] is not None:
-        return digest(content, (KEY,))
-    return digest(content, (KEY, VALUE, HEADERS))
+        return digest_of_tail(tail_of(content[KEY], None, ()))
+    return digest_of_tail(tail_of(*content[KEY:]))
 
 
 def _packed(content: Sequence[Any], flags: int) -> bytes:
     timestamp, key, value, headers = content
     flags |= (_NO_KEY if key is None else 0) | (_TOMBSTONE if value is None else 0)
-    made = _NOTHING if value is None else digest(content, (VALUE,))
+    made = _NOTHING if value is None else digest_of_tail(tail_of(None, value, ()))
     packed = _CONTENT.pack(timestamp, flags, made)
     if headers:
         named = [
-            (name, digest(("", None, *header[1:]), (VALUE,)).hex())
-            for header in headers
-            for name in header[:1]
+            (name, digest_of_tail(tail_of(None, header_value, ())).hex())
+            for name, header_value in headers
         ]
         packed += json.dumps(named).encode()
     return packed
@@ -150,11 +150,16 @@ class KeysFound:
         found: all but what is missing at the destination, as far as its offsets are kept.
         last: the last offset of each source partition that is the same at the destination.
         missing: partition and offset of source records that are not at the destination.
+        without_key: those of records of each side without any of their key on the other one, which
+            a cleaner may have removed for one that came after the comparison began.
     """
 
     found: Found
     last: dict[int, int] = field(default_factory=dict)
     missing: list[tuple[int, int]] = field(default_factory=list)
+    without_key: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(
+        default_factory=lambda: ([], [])
+    )
 
 
 class ByKey:
@@ -254,6 +259,8 @@ class ByKey:
                 self._found.superseded += 1
             elif self._trimmed[1] and is_before:
                 self._found.not_compared[TRIMMED_AT_DESTINATION] += 1
+            elif not destination and self._may_be_cleaned(source[index]):
+                continue
             elif len(self.result.missing) < _MOST_MISSING:
                 self.result.missing.append((source[index].partition, source[index].offset))
             else:
@@ -280,24 +287,48 @@ class ByKey:
                 self._found.superseded += 1
             elif self._trimmed[0] and is_before:
                 self._found.not_compared[TRIMMED_AT_SOURCE] += 1
-            else:
+            elif source or not self._may_be_cleaned(row):
                 self._found.note(EXTRA, None, self._place(row))
+
+    def _may_be_cleaned(self, row: Row) -> bool:
+        """Keep a record without any of its key on the other side, if that is compacted."""
+        places = self.result.without_key[row.side]
+        is_kept = self._pair.compacts[1 - row.side] and len(places) < _MOST_MISSING
+        if is_kept:
+            places.append((row.partition, row.offset))
+        return is_kept
 
     def _place(self, row: Row) -> tuple[TopicPartition, int]:
         return TopicPartition(self._topics[row.side], row.partition), row.offset
 
 
-def merged(parts: Sequence[KeysFound]) -> Found:
-    """Return what was found in all groups of a topic."""
+def merged(parts: Sequence[KeysFound], has_grown: tuple[bool, bool] = (False, False)) -> Found:
+    """Return what was found in all groups of a topic.
+
+    Args:
+        has_grown: whether source and destination have more since the comparison began.
+    """
     found = parts[0].found
     last = dict(parts[0].last)
     for part in parts[1:]:
         _add(found, part.found)
         for partition, offset in part.last.items():
             last[partition] = max(offset, last.get(partition, -1))
+    missing = [place for part in parts for place in part.missing]
+    here, there = (sorted(each for part in parts for each in part.without_key[s]) for s in (0, 1))
+    if there and has_grown[0]:
+        found.not_compared[CLEANED_MEANWHILE] += len(there)
+    else:
+        topic = found.pair.destinations[0].topic_partition.topic
+        for partition, offset in there:
+            found.note(EXTRA, None, (TopicPartition(topic, partition), offset))
+    if here and has_grown[1]:
+        found.not_compared[CLEANED_MEANWHILE] += len(here)
+    else:
+        missing += here
     is_behind = not found.numbers[EXTRA]
     topic = found.pair.sources[0].topic_partition.topic
-    for partition, offset in sorted(place for part in parts for place in part.missing):
+    for partition, offset in sorted(missing):
         if is_behind and offset > last.get(partition, -1):
             found.not_compared[BEYOND_THE_END] += 1
         else:
@@ -331,4 +362,15 @@ def compare_here(
     """
     logs = [(side, log) for side in (0, 1) for log in (pair.sources, pair.destinations)[side]]
     all_rows = [row for side, log in logs for row in rows(clients, pair, side, log, throttle)]
-    return merged([ByKey(pair).compare(sorted(all_rows))])
+    return merged([ByKey(pair).compare(sorted(all_rows))], have_grown(clients, pair))
+
+
+def have_grown(clients: tuple[ClusterClient, ClusterClient], pair: Pair) -> tuple[bool, bool]:
+    """Return whether each side has more than when the comparison began."""
+
+    def has(client: ClusterClient, logs: Sequence[Log]) -> bool:
+        tps = [log.topic_partition for log in logs]
+        ends = client.retry(partial(client.list_offsets, tps, LATEST, READ_COMMITTED))
+        return any(ends[log.topic_partition] > log.end for log in logs)
+
+    return has(clients[0], pair.sources), has(clients[1], pair.destinations)

@@ -43,19 +43,22 @@ def commits_of(
         ConfigError: no group matches, or the topic of checkpoints is none.
         RelayError: a cluster does not answer, or refuses.
     """
-    found: Commits = defaultdict(list)
+    commits = []
     if request.groups:
-        for tp, commit in _of_groups(source, destination, request.groups, wanted):
-            found[tp].append(commit)
+        commits += _of_groups(source, destination, request.groups, wanted)
     if request.checkpoints:
         sources = {to.topic: name for name, to in wanted.items()}
         for (group, copy), offsets in _checkpoints(destination, request.checkpoints).items():
             if copy.topic in sources:
                 tp = TopicPartition(sources[copy.topic], copy.partition)
-                found[tp].append(Commit(group, tp, *offsets, request.checkpoints))
+                commits.append(Commit(group, tp, *offsets, request.checkpoints))
+    found: Commits = defaultdict(list)
+    for commit in commits:
+        if request.partition in {None, commit.where.partition}:
+            found[commit.where].append(commit)
     if not found and (request.groups or request.checkpoints):
         raise ConfigError(
-            "no group has committed anything in these topics",
+            "no group has committed anything in what is compared",
             remedy="name other groups or topics, or leave out --groups and --checkpoints",
         )
     return found
@@ -63,7 +66,7 @@ def commits_of(
 
 def _of_groups(
     source: ClusterClient, destination: ClusterClient, pattern: str, wanted: Mapping[str, Target]
-) -> list[tuple[TopicPartition, Commit]]:
+) -> list[Commit]:
     names = [
         name
         for name in source.retry(partial(consumer_groups, source))
@@ -81,7 +84,7 @@ def _of_groups(
             if tp.topic in wanted:
                 copy = there.get(group, {}).get(wanted[tp.topic].of(tp))
                 place = -1 if copy is None else copy.offset
-                found.append((tp, Commit(group, tp, commit.offset, place, ITSELF)))
+                found.append(Commit(group, tp, commit.offset, place, ITSELF))
     return found
 
 

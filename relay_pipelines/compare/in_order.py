@@ -18,9 +18,11 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from relay_pipelines.audit.comparison import Side, are_same, first_field, same_records, untimed
+from relay_pipelines.audit.undecoded_sides import UndecodedSides
 from relay_pipelines.compare.alignment import (
     FIELDS,
     HEADERS,
+    KEY,
     TIMESTAMP,
     Alignment,
     align,
@@ -49,12 +51,13 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.reader import FetchedSpan, read
+from relay_pipelines.protocol.records import tail_of
 
 _INT = Struct(">q")
-_NULL = _INT.pack(-1)
 _WINDOWS = (64, 512, 4_096)
 _WINDOW_BYTES = 16 << 20
 _AT_ONCE = 1 << 20
+_STEADY = 512  # records that are the same after a difference: the next ones may be, too
 _MOST_WAITING = 1 << 19
 _MOST_CHANGED = 1 << 16
 _FAR_RECORDS = 1 << 17  # from where the time index leads
@@ -92,24 +95,19 @@ def fetches(client: ClusterClient, offsets: OffsetRange, throttle: Throttle | No
 
 
 def digest(content: Content, fields: Sequence[int]) -> bytes:
-    """Return what is the same only for records that are the same in these fields."""
-    parts: list[bytes] = []
-    for each in fields:
-        value = content[each]
-        if each == HEADERS:
-            parts.append(_INT.pack(len(value)))
-            for name, header in value:
-                parts += _sized(name.encode("utf-8", "surrogateescape")) + _sized(header)
-        elif each == TIMESTAMP:
-            parts.append(_INT.pack(value))
-        else:
-            parts += _sized(value)
-    return blake2b(b"".join(parts), digest_size=16).digest()
+    """Return what is the same only for records that are the same in these fields.
+
+    Args:
+        fields: all of them, or all but the timestamp.
+    """
+    timestamp, *rest = content
+    digested = digest_of_tail(tail_of(*rest))
+    return _INT.pack(timestamp) + digested if TIMESTAMP in fields else digested
 
 
-def _sized(value: bytes | None) -> tuple[bytes, ...]:
-    """Return a value after its length, which tells neighbours apart, and null from empty."""
-    return (_NULL,) if value is None else (_INT.pack(len(value)), value)
+def digest_of_tail(tail: bytes) -> bytes:
+    """Return what is the same only for records that end with the same bytes."""
+    return blake2b(tail, digest_size=16).digest()
 
 
 class _Changed(NamedTuple):
@@ -197,6 +195,9 @@ class InOrder:
         self._at, self._there = self._from.topic_partition, self._to.topic_partition
         self._missing, self._extra = _Waiting(), _Waiting()
         self._tail = _Tail()
+        self._undecoded = UndecodedSides(source, destination)
+        self._is_retimed = False  # the last records differed in their times alone
+        self._steady = 0  # so many decoded records in a row are the same
         self._marks = sorted({each.source for each in pair.commits}, reverse=True)
         self._places: dict[int, int] = {}
         self._moves: list[tuple[int, int]] = []
@@ -209,7 +210,7 @@ class InOrder:
         """Compare up to both ends."""
         source, destination = self._source, self._destination
         while True:
-            if self._same_batch():
+            if self._retimed() or self._same_batch() or self._same_undecoded():
                 continue
             here, there = source.fill(), destination.fill()
             if not here or not there:
@@ -219,6 +220,8 @@ class InOrder:
         self._rest()
 
     def _same_batch(self) -> bool:
+        if not self._undecoded.are_at_batches:
+            return False
         batch, copy = self._source.batch, self._destination.batch
         if batch is None or copy is None or not are_same(batch, copy):
             return False
@@ -233,10 +236,47 @@ class InOrder:
             self._match(batch.first.base_offset, copy.first.base_offset, records, count, last)
         return True
 
+    def _retimed(self) -> bool:
+        """Take records that differ in their times alone, if those before them did."""
+        if not self._is_retimed:
+            return False
+        self._undecode()
+        taken = self._undecoded.take_same(retimed=True)
+        self._is_retimed = taken is not None
+        if taken is None:
+            return False
+        offsets = taken.source.tolist(), taken.destination.tolist()
+        digested = [digest_of_tail(tail) for tail in taken.tails]
+        here, there = (
+            [_INT.pack(time) + tail for time, tail in zip(each.tolist(), digested, strict=True)]
+            for each in taken.times
+        )
+        names = FIELDS[TIMESTAMP]
+        for one, other, *digests in zip(*offsets, here, there, strict=True):
+            self._wait_changed(_Changed(one, other, names, "", (digests[0], digests[1])))
+        return True
+
+    def _undecode(self) -> None:
+        self._source.undecode()
+        self._destination.undecode()
+
+    def _same_undecoded(self) -> bool:
+        if self._steady >= _STEADY:
+            self._undecode()
+        taken = self._undecoded.take_same()
+        if taken is None:
+            return False
+        self.found.untimed += taken.untimed
+        for one, other, count in taken.stretches:
+            last = one + count - 1, other + count - 1
+            self._match(one, other, count, count, last)
+        return True
+
     def _same_records(self) -> int:
         source, destination = self._source, self._destination
         one, other = source.at, destination.at
         same = same_records(source, destination, _AT_ONCE)
+        self._steady = self._steady + same if same else 0
         if not same:
             return 0
         if destination.is_append_time:
@@ -299,22 +339,30 @@ class InOrder:
         changed = set(aligned.changed)
         for one, other in sorted((*aligned.same, *aligned.changed)):
             if (one, other) in changed:
-                self._wait_changed(ones[one], others[other], here[one], there[other])
+                self._wait_changed(
+                    self._as_changed(ones[one], others[other], here[one], there[other])
+                )
                 continue
             self._match(here[one], there[other], 1, 1, (here[one], there[other]))
             found.untimed += TIMESTAMP not in self.fields
         source.at, destination.at = len(ones), len(others)
+        others_too = aligned.same or aligned.moved or aligned.missing or aligned.extra
+        self._is_retimed = not others_too and all(
+            tuple(ones[one][KEY:]) == tuple(others[other][KEY:]) for one, other in aligned.changed
+        )
 
-    def _wait_changed(self, one: Content, other: Content, here: int, there: int) -> None:
-        """Let two records wait that are one, which was changed: its like may come later."""
+    def _as_changed(self, one: Content, other: Content, here: int, there: int) -> _Changed:
         digests = digest(one, self.fields), digest(other, self.fields)
-        self._last_source = max(here, self._last_source)
-        self._last_destination = max(there, self._last_destination)
-        self.found.map(here, there, 1)
-        names, added = changed_fields(one, other, self.fields)
-        self._changed.append(_Changed(here, there, names, added, digests))
-        self._wait(MISSING, digests[0], here)
-        self._wait(EXTRA, digests[1], there)
+        return _Changed(here, there, *changed_fields(one, other, self.fields), digests)
+
+    def _wait_changed(self, each: _Changed) -> None:
+        """Let two records wait that are one, which was changed: its like may come later."""
+        self._last_source = max(each.here, self._last_source)
+        self._last_destination = max(each.there, self._last_destination)
+        self.found.map(each.here, each.there, 1)
+        self._changed.append(each)
+        self._wait(MISSING, each.digests[0], each.here)
+        self._wait(EXTRA, each.digests[1], each.there)
         if len(self._changed) > _MOST_CHANGED:
             self._note_changed(self._changed.popleft())
 
@@ -386,6 +434,7 @@ class InOrder:
     def _rest(self) -> None:
         """Take what one side has after the end of the other one."""
         source, destination = self._source, self._destination
+        destination.fill()
         self.fields = range(first_field(destination), len(FIELDS))
         self._skip_to(self._from.range.start, self._to.range.end)
         if source.fill():

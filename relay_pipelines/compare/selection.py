@@ -77,8 +77,8 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
             request.max_bytes_per_second,
         )
         compared = Compared(sides.name, request, job)
-        there = _topics(destination, {to.topic for to in wanted.values()}, request)
-        here = _topics(source, wanted, request)
+        there = _topics(destination, {to.topic for to in wanted.values()})
+        here = _topics(source, wanted)
         _refuse_the_same(source, destination, wanted)
         compared.topic_ids = tuple(
             {topic.name: topic.topic_id for topic in side.values()} for side in (here, there)
@@ -142,9 +142,7 @@ def _refuse_the_same(
             )
 
 
-def _topics(
-    client: ClusterClient, names: Collection[str], request: CompareRequest
-) -> dict[str, _Topic]:
+def _topics(client: ClusterClient, names: Collection[str]) -> dict[str, _Topic]:
     """Return those of the topics that exist."""
 
     def look() -> dict[str, _Topic]:
@@ -152,12 +150,7 @@ def _topics(
         configs, errors = each_topic_configs(client, existing, [CLEANUP_POLICY])
         for error in errors.values():
             raise error
-        tps = [
-            tp
-            for name in existing
-            for tp in client.topic(name).topic_partitions
-            if request.partition in {None, tp.partition}
-        ]
+        tps = [tp for name in existing for tp in client.topic(name).topic_partitions]
         # high watermarks first: what is written meanwhile is not hidden
         high = client.list_offsets(tps, LATEST, READ_UNCOMMITTED)
         ends = client.list_offsets(tps, LATEST, READ_COMMITTED)
@@ -200,9 +193,16 @@ class _Finding:
         if there is None:
             self._note(here.name, f"the destination has no topic {to.topic!r}")
             return
-        if not here.logs:
-            raise ConfigError(f"{here.name} has no partition {self.request.partition}")
+        asked = self.request.partition
+        sources = [log for log in here.logs if asked in {None, _partition(log)}]
+        if not sources:
+            raise ConfigError(f"{here.name} has no partition {asked}")
         align, why = self._align(here, there, to)
+        if asked is not None and align is Align.KEY and self.request.align is Align.AUTO and why:
+            raise ConfigError(
+                f"no partition of {here.name} can be compared alone: {why}",
+                remedy="leave out --partition",
+            )
         if why:
             rule = "as a set of records" if align is Align.SET else "key by key"
             text = f"all partitions together {rule}, because {why}"
@@ -210,10 +210,14 @@ class _Finding:
                 Finding(Kind.COMPARED_BY, here.name, Severity.OK, f"compared {text}")
             )
         if align is Align.ORDER or (align is Align.KEY and not why):
-            self._partitions(here, there, to, align)
+            self._partitions(here, there, sources, to, align)
             return
-        pinned = [each for each in there.logs if to.partition in {None, _partition(each)}]
-        self._add(here, there, here.logs, pinned, align)
+        partitions = {asked if to.partition is None else to.partition}
+        copies = [log for log in there.logs if partitions <= {None, _partition(log)}]
+        if copies:
+            self._add(here, there, sources, copies, align)
+        else:
+            self._note(here.name, "the destination has no such partition")
 
     def _align(self, here: _Topic, there: _Topic, to: Target) -> tuple[Align, str]:
         """Return how to compare, and why partitions do not matter; empty if they do."""
@@ -232,15 +236,18 @@ class _Finding:
                 return Align.KEY, f"the source has {counts}"
         return (Align.KEY if is_compacted and asked is Align.AUTO else Align.ORDER), ""
 
-    def _partitions(self, here: _Topic, there: _Topic, to: Target, align: Align) -> None:
+    def _partitions(
+        self, here: _Topic, there: _Topic, sources: Sequence[Log], to: Target, align: Align
+    ) -> None:
         logs = {_partition(log): log for log in there.logs}
-        for log in here.logs:
+        for log in sources:
             copy = logs.pop(to.of(log.topic_partition).partition, None)
             if copy is None:
                 self._note(str(log.topic_partition), "the destination has no such partition")
             else:
                 self._add(here, there, [log], [copy], align)
-        for log in logs.values() if to.partition is None else ():
+        is_all = to.partition is None and self.request.partition is None
+        for log in logs.values() if is_all else ():
             if len(log.whole):
                 self._note(str(log.topic_partition), "the source has no such partition")
 
@@ -324,6 +331,8 @@ class _Finding:
         if until is not None and until.offset is not None:
             last = max(first, min(until.offset, here.end))
             until_ms = self._time_at(tp, last, here.end)
+            # records before it may have the same time
+            until_ms = None if until_ms is None else until_ms + 1
         cut = replace(here, range=OffsetRange(tp, first, max(first, last)))
         return [cut], [self._cut(destination, there, start_ms, until_ms)]
 

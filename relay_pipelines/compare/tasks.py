@@ -16,7 +16,15 @@ from typing import Any
 import pyarrow as pa
 
 from relay_pipelines.audit.spark_job import Tasks, json_of
-from relay_pipelines.compare.by_key import GROUP_BYTES, ByKey, KeysFound, compare_here, merged, rows
+from relay_pipelines.compare.by_key import (
+    GROUP_BYTES,
+    ByKey,
+    KeysFound,
+    compare_here,
+    have_grown,
+    merged,
+    rows,
+)
 from relay_pipelines.compare.in_order import compare_in_order
 from relay_pipelines.compare.pairs import (
     SHUFFLED_BYTES,
@@ -128,7 +136,9 @@ def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
         return sorted_rows.mapInArrow(partial(_compare_rows, pair), spark_job.outcome_schema())
 
     texts = spark_job.texts(session, frame, tag, f"{job.name}: compare {pair.topic}")
-    return merged([json_of(KeysFound).validate_json(text) for text in texts])
+    with clients_of(job) as clients:
+        has_grown = have_grown(clients, pair)
+    return merged([json_of(KeysFound).validate_json(text) for text in texts], has_grown)
 
 
 def _read_rows(

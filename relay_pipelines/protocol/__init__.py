@@ -15,6 +15,7 @@ compact                         what newer request versions are made of
 fetch, reader                   the offsets of one topic-partition as spans of record batches
 producer                        batches under one transactional id
 batch, records                  record batches and the records inside
+undecoded                       where records are, without making objects of them
 requests                        what every copy needs of a broker, and what for
 closed_requests                 at which requests a broker closes connections
 error_codes                     from a broker's error code to our error tree

@@ -402,6 +402,15 @@ _CONTINUES = 0x80  # the bit in a byte of a varint that says that another byte f
 _DECOMPRESS = (bytes, gzip_decode, snappy_decode, lz4_decode, zstd_decode)
 
 
+def decompressed(batch: Batch) -> bytes:
+    """Return everything after the header, without compression.
+
+    Raises:
+        Exception: what a decompressor raises on bad bytes.
+    """
+    return bytes(_DECOMPRESS[codec_of(batch.header)](bytes(body_of(batch))))
+
+
 class Record(NamedTuple):
     """A record, with the attributes of the compiled codec's: read, filtered, or made of a row.
 
@@ -439,7 +448,7 @@ def records(batch: memoryview) -> Iterator[Record]:
         Exception: what a decompressor raises on bad bytes.
     """
     header = BatchHeader._make(HEADER.unpack_from(batch))
-    reader = _Reader(_DECOMPRESS[header.attributes & CODEC_MASK](bytes(batch[HEADER_BYTES:])))
+    reader = _Reader(decompressed(Batch(header, batch)))
     for _ in range(header.records):
         yield reader.record(header)
     reader.require_end(len(reader.data))
@@ -525,17 +534,8 @@ class Builder:
     ) -> int | None:
         """Add a record; return the bytes it takes, None if it does not fit."""
         since = timestamp - self._timestamps[0] if self._timestamps else 0
-        fields = [
-            b"\0",
-            _varint(since),
-            _varint(offset),
-            _sized(key),
-            _sized(value),
-            _varint(len(headers)),
-        ]
-        for name, header_value in headers:
-            fields += (_sized(name_to_bytes(name)), _sized(header_value))
-        record = _sized(b"".join(fields))
+        head = b"\0", _varint(since), _varint(offset)
+        record = _sized(b"".join([*head, tail_of(key, value, headers)]))
         if self._timestamps and HEADER_BYTES + len(self._body) + len(record) >= self._limit_bytes:
             return None
         self._timestamps.append(timestamp)
@@ -563,6 +563,16 @@ class Builder:
         )
         crc = crc32c(body, crc32c(HEADER.pack(*header)[CRC_END:]))
         return HEADER.pack(*header._replace(crc=crc)) + body
+
+
+def tail_of(
+    key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]
+) -> bytes:
+    """Return key, value and headers as they end an encoded record."""
+    fields = [_sized(key), _sized(value)]
+    named = [(name_to_bytes(name), header_value) for name, header_value in headers]
+    fields += [_varint(len(named)), *(_sized(each) for header in named for each in header)]
+    return b"".join(fields)
 
 
 def _sized(field: bytes | None) -> bytes:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay_pipelines.audit import undecoded_sides
 from relay_pipelines.audit.comparison import Side
 from relay_pipelines.compare import by_key, in_order
 from relay_pipelines.compare.by_key import ByKey, merged
@@ -86,9 +87,13 @@ def assert_exact(found: Found, source: Sequence[Content], destination: Sequence[
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-@given(st.lists(FEW, max_size=40), EDITS, SIZES, st.sampled_from([2, 1 << 19]))
+@given(st.lists(FEW, max_size=40), EDITS, SIZES, st.sampled_from([2, 1 << 19]), st.integers(1, 9))
 def test_in_order(
-    source: list[Content], edits: list[tuple[str, int, Content]], sizes: tuple[int, int], most: int
+    source: list[Content],
+    edits: list[tuple[str, int, Content]],
+    sizes: tuple[int, int],
+    most: int,
+    steady: int,
 ) -> None:
     """However few digests may wait, what is the same passes, and nothing else does."""
     destination = edited(source, edits)
@@ -96,6 +101,8 @@ def test_in_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_order, "_WINDOWS", (4, 8))
         patch.setattr(in_order, "_MOST_WAITING", most)
+        patch.setattr(in_order, "_STEADY", steady)
+        patch.setattr(undecoded_sides, "_RECORDS", 8)
         one = pair(end, other_end, Align.ORDER)
         comparing = InOrder(one, Side(here), Side(there), lambda *_: None)
         comparing.compare()

@@ -1,0 +1,184 @@
+"""Takes the records that are the same on both sides, whatever their batches, without decoding them.
+
+Runs in a task. What it cannot take is for the comparison of decoded records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.undecoded import Ints, Undecoded, leading, same_tails, undecoded
+
+if TYPE_CHECKING:
+    from relay_pipelines.audit.comparison import Side
+    from relay_pipelines.protocol.reader import FetchedSpan
+
+_RECORDS = 2_048  # at once, so that numpy's calls cost little beside what they do
+_SIZE_BYTES = 1 << 20
+
+
+class SameRecords(NamedTuple):
+    """Records that are the same on both sides.
+
+    Args:
+        source, destination: their offsets.
+        untimed: how many have timestamps that the destination's brokers have set.
+        times: on both sides.
+        records: those of the source, of which these are some.
+        first: of them.
+    """
+
+    source: Ints
+    destination: Ints
+    untimed: int
+    times: tuple[Ints, Ints]
+    records: Undecoded
+    first: int
+
+    @property
+    def tails(self) -> Iterator[bytes]:
+        """Key, value and headers of each, as they end an encoded record."""
+        data, some = self.records.data, slice(self.first, self.first + len(self.source))
+        bounds = self.records.tails[some].tolist(), self.records.ends[some].tolist()
+        return (data[start:end] for start, end in zip(*bounds, strict=True))
+
+    @property
+    def stretches(self) -> list[tuple[int, int, int]]:
+        """The offsets as the first ones of both sides, and how many follow without a hole."""
+        steps = np.diff(self.source) != 1, np.diff(self.destination) != 1
+        cuts = (np.flatnonzero(steps[0] | steps[1]) + 1).tolist()
+        return [
+            (int(self.source[start]), int(self.destination[start]), stop - start)
+            for start, stop in zip([0, *cuts], [*cuts, len(self.source)], strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class _Part:
+    """The next records of a side; those from `at` to `stop` are left."""
+
+    records: Undecoded
+    at: int
+    stop: int
+    spans: list[FetchedSpan]
+    is_append_time: bool
+
+    @property
+    def left(self) -> int:
+        return self.stop - self.at
+
+
+class UndecodedSides:
+    """Both sides, as far as their records need no decoding."""
+
+    def __init__(self, source: Side, destination: Side) -> None:
+        self._sides = source, destination
+        self._parts: list[_Part | None] = [None, None]
+
+    @property
+    def are_at_batches(self) -> bool:
+        """Whether nothing of a batch has been taken, so that whole ones can be compared."""
+        return not any(self._parts)
+
+    def take_same(self, *, retimed: bool = False) -> SameRecords | None:
+        """Take records that are the same on both sides; None if the next ones must be decoded.
+
+        Args:
+            retimed: whether those are taken instead that are the same but for their timestamps.
+
+        Raises:
+            CorruptBatchError: a batch does not match its CRC, or cannot be decompressed.
+        """
+        source, destination = self._next(0), self._next(1)
+        if source is None or destination is None:
+            self._give_back()
+            return None
+        count = min(source.left, destination.left)
+        known, there = (slice(each.at, each.at + count) for each in (source, destination))
+        is_timed = not destination.is_append_time
+        times = source.records.timestamps[known], destination.records.timestamps[there]
+        if retimed and not is_timed:
+            count = 0
+        if is_timed:
+            count = leading((times[0] == times[1]) != retimed)
+        count = same_tails(source.records, source.at, destination.records, destination.at, count)
+        if not count:
+            self._give_back()
+            return None
+        same = SameRecords(
+            source.records.offsets[source.at : source.at + count],
+            destination.records.offsets[destination.at : destination.at + count],
+            0 if is_timed else count,
+            (times[0][:count], times[1][:count]),
+            source.records,
+            source.at,
+        )
+        for side, part in enumerate((source, destination)):
+            part.at += count
+            if not part.left:
+                self._parts[side] = None
+        return same
+
+    def _next(self, side: int) -> _Part | None:
+        if self._sides[side].left:
+            return None
+        if self._parts[side] is None:
+            self._parts[side] = self._part(side)
+        return self._parts[side]
+
+    def _part(self, side: int) -> _Part | None:
+        like = self._parts[1 - side]
+        spans = self._spans(side, 0 if like is None else like.left)
+        runs = [span.run for span in spans if span.run is not None]
+        batches = [Batch(run.first, run.data) for run in runs]
+        hint = (None, 0) if like is None else (like.records, like.at)
+        found = undecoded(batches, *hint) if batches else None
+        if found is None:
+            self._sides[side].give_back(spans)
+            return None
+        at, stop = np.searchsorted(found.offsets, (spans[0].start, spans[-1].end)).tolist()
+        part = _Part(found, at, stop, spans, batches[0].header.is_log_append_time)
+        if part.left:
+            return part
+        self._sides[side].give_back(spans)
+        return None
+
+    def _spans(self, side: int, wanted: int) -> list[FetchedSpan]:
+        """Take the next batches of a side.
+
+        Args:
+            wanted: if they have exactly so many records, both sides may go on with equal batches.
+        """
+        spans: list[FetchedSpan] = []
+        records = size_bytes = 0
+        source = self._sides[side]
+        while (span := source.span) is not None and span.run is not None and span.run.is_single:
+            header = span.run.first
+            if spans and (span.start > header.base_offset or not _are_alike(spans[-1], span)):
+                break
+            spans.append(source.take_span())
+            records += header.records
+            size_bytes += header.size_bytes
+            is_enough = records >= (wanted or _RECORDS) or size_bytes >= _SIZE_BYTES
+            if is_enough or span.end <= header.last_offset:
+                break
+        return spans
+
+    def _give_back(self) -> None:
+        for number, (side, part) in enumerate(zip(self._sides, self._parts, strict=True)):
+            if part is not None:
+                first = int(part.records.offsets[part.at])
+                left = [span for span in part.spans if span.end > first]
+                side.give_back([left[0]._replace(start=max(first, left[0].start)), *left[1:]])
+                self._parts[number] = None
+
+
+def _are_alike(one: FetchedSpan, other: FetchedSpan) -> bool:
+    """Whether both have timestamps of the same kind."""
+    runs = one.run, other.run
+    return len({run.first.is_log_append_time for run in runs if run is not None}) == 1
