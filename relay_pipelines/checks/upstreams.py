@@ -6,15 +6,15 @@ from relay_pipelines.ledger import reader
 from relay_pipelines.model import Cluster
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_check
-from relay_pipelines.plan.upstream_choice import UpstreamVerdict
+from relay_pipelines.plan.upstreams import UpstreamState
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot import upstream_selection
 
 
-def available(verdict: UpstreamVerdict) -> CheckResult:
+def available(state: UpstreamState) -> CheckResult:
     """What the check says of an upstream; one that is behind can be read."""
-    severity = dg.AssetCheckSeverity.WARN if verdict.eligible else dg.AssetCheckSeverity.ERROR
-    return CheckResult(verdict.healthy, verdict.why or "healthy", severity=severity)
+    severity = dg.AssetCheckSeverity.WARN if state.eligible else dg.AssetCheckSeverity.ERROR
+    return CheckResult(state.healthy, state.why or "healthy", severity=severity)
 
 
 def divergence(why: str) -> CheckResult:
@@ -35,8 +35,8 @@ def build(
         sides = kafka.sides(mirror)
         stored = reader.read_checkpoints(sides)
         states = upstream_selection.probe(sides, stored)
-        verdicts = upstream_selection.choose_upstream(sides.mirror, states, stored).verdicts
-        return next(available(verdict) for verdict in verdicts if verdict.name == upstream.name)
+        judged = upstream_selection.judge(sides.mirror, states, stored).upstreams
+        return next(available(state) for state in judged if state.name == upstream.name)
 
     def diverges(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         sides = kafka.sides(mirror)

@@ -30,12 +30,12 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
             states = upstream_selection.probe(Sides(name, mirror, clock), stored)
-            choice = upstream_selection.choose_upstream(mirror, states, stored)
-            found.append(json_output.upstreams(name, states, choice))
+            selection = upstream_selection.judge(mirror, states, stored)
+            found.append(json_output.upstreams(name, selection))
             if not as_json:
                 tables.show(stdout(), tables.upstreams(found[-1]))
-            if choice.name is None:
-                why = f"no upstream can be read: {choice.why}"
+            if selection.name is None:
+                why = f"no upstream can be read: {selection.why}"
                 invocation.fail(SourceError(why, remedy="the table says why, per upstream"), name)
     if as_json:
         messages.document({"mirrors": found})

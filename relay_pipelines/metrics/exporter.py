@@ -25,7 +25,7 @@ from relay_pipelines.page.held import OTHERS, State
 from relay_pipelines.page.look import Look, Looker
 from relay_pipelines.page.page import Page, page_of, page_unreachable
 from relay_pipelines.plan.positions import Position, open_since
-from relay_pipelines.plan.upstream_choice import UpstreamVerdict
+from relay_pipelines.plan.upstreams import UpstreamState
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
@@ -142,9 +142,9 @@ class Exporter(Collector):
                     max(position.end_offset, position.high_watermark)
                     for position in snapshot.positions
                 )
-                for verdict in snapshot.selection.verdicts:
-                    is_before = quarantined.get(verdict.name, False)
-                    quarantined[verdict.name] = verdict.quarantined or is_before
+                for state in snapshot.selection.upstreams:
+                    is_before = quarantined.get(state.name, False)
+                    quarantined[state.name] = bool(state.quarantined) or is_before
         # mirrors may share upstreams, and these two have no label for the mirror
         yield from (
             Sample("source_highwatermark", (upstream,), end) for upstream, end in ends.items()
@@ -336,12 +336,12 @@ def samples_without_upstream(mirror: str, upstreams: Sequence[str]) -> Iterator[
 
 
 def _upstreams(snapshot: ClusterSnapshot) -> Iterator[Sample]:
-    for verdict in snapshot.selection.verdicts:
-        is_read = verdict.name == snapshot.upstream.name
-        yield from _upstream(snapshot.name, verdict.name, _state(verdict), is_read=is_read)
-        if verdict.eligible:
-            labels = (snapshot.name, verdict.name)
-            yield Sample("upstream_behind_records", labels, verdict.behind)
+    for state in snapshot.selection.upstreams:
+        is_read = state.name == snapshot.upstream.name
+        yield from _upstream(snapshot.name, state.name, _state(state), is_read=is_read)
+        if state.eligible:
+            labels = (snapshot.name, state.name)
+            yield Sample("upstream_behind_records", labels, state.behind)
 
 
 def _upstream(mirror: str, upstream: str, found: str, *, is_read: bool) -> Iterator[Sample]:
@@ -350,12 +350,12 @@ def _upstream(mirror: str, upstream: str, found: str, *, is_read: bool) -> Itera
         yield Sample("upstream_state", (mirror, upstream, state), state == found)
 
 
-def _state(verdict: UpstreamVerdict) -> str:
-    if verdict.quarantined:
+def _state(upstream: UpstreamState) -> str:
+    if upstream.quarantined:
         return _QUARANTINED
-    if not verdict.eligible:
+    if not upstream.eligible:
         return "unavailable"
-    return "healthy" if verdict.healthy else "behind"
+    return "healthy" if upstream.healthy else "behind"
 
 
 def _checks(look: Look) -> Iterator[Sample]:

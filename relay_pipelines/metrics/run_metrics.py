@@ -22,7 +22,7 @@ from relay_pipelines.errors import ConfigError, FencedError, RelayError, Side, e
 from relay_pipelines.metrics.catalog import METRICS, By, collector, metric
 from relay_pipelines.model import LedgerEntry, Outcome, Skipped, Status, TopicPartition
 from relay_pipelines.plan.positions import Position, open_since
-from relay_pipelines.plan.upstream_choice import UpstreamVerdict
+from relay_pipelines.plan.upstreams import UpstreamState
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
@@ -70,8 +70,8 @@ class MetricsObserver:
             self._last_commit(snapshot.name, checkpoint.committed_at_ms)
         if snapshot.selection.previous:
             self._metrics["source_candidate_switches_total"].labels(self._upstream).inc()
-        for verdict in snapshot.selection.verdicts:
-            self._verdict(verdict)
+        for state in snapshot.selection.upstreams:
+            self._state_of(state)
         # from 0 on: an increase from no value to 1 would not be seen
         self._metrics["failures_total"].labels(snapshot.name, FencedError.__name__)
 
@@ -131,12 +131,12 @@ class MetricsObserver:
         self._lag(entry.mirror, entry.tp).dec(len(entry.source))
         self._last_commit(entry.mirror, entry.committed_at_ms)
 
-    def _verdict(self, verdict: UpstreamVerdict) -> None:
-        self._metrics["source_quarantined"].labels(verdict.name).set(verdict.quarantined)
-        if verdict.eligible and not verdict.healthy:
-            self._metrics["source_lag_threshold_exceeded_total"].labels(verdict.name).inc()
-        elif not verdict.eligible:
-            self._metrics["source_unhealthy_total"].labels(verdict.name).inc()
+    def _state_of(self, upstream: UpstreamState) -> None:
+        self._metrics["source_quarantined"].labels(upstream.name).set(bool(upstream.quarantined))
+        if upstream.eligible and not upstream.healthy:
+            self._metrics["source_lag_threshold_exceeded_total"].labels(upstream.name).inc()
+        elif not upstream.eligible:
+            self._metrics["source_unhealthy_total"].labels(upstream.name).inc()
 
     def _outcome(self, mirror: str, outcome: Outcome) -> None:
         if outcome.status is not Status.DONE:

@@ -123,6 +123,6 @@ def discover(catalog: Catalog, mirrors: Mapping[str, Mirror], clock: Clock) -> N
             for name, mirror in new.items()
         }
     for name, answer in answers.items():
-        topics = {tp.topic for state in answer.result() for tp in state.end_offsets or ()}
+        topics = {tp.topic for state in answer.result() for tp in state.logs}
         with suppress(OSError):
             catalog.learn(name, topics)

@@ -19,7 +19,7 @@ from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import Page
 from relay_pipelines.plan.acl_decisions import State
 from relay_pipelines.plan.positions import Position, open_since
-from relay_pipelines.plan.upstream_choice import UpstreamChoice, UpstreamState
+from relay_pipelines.plan.upstreams import UpstreamSelection
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.run.result import RunResult
@@ -29,29 +29,27 @@ from relay_pipelines.snapshot.lag import PartitionLag, Rate, total, total_rate
 Document = dict[str, Any]
 
 
-def upstreams(mirror: str, states: Sequence[UpstreamState], choice: UpstreamChoice) -> Document:
+def upstreams(mirror: str, selection: UpstreamSelection) -> Document:
     """Return the state of every upstream, and which one is read."""
     return {
         "mirror": mirror,
-        "chosen": choice.name,
-        "why": choice.why,
+        "chosen": selection.name,
+        "why": selection.why,
         "upstreams": [
             {
-                "upstream": verdict.name,
-                "bootstrap_servers": list(state.upstream.bootstrap_servers),
-                "reachable": state.end_offsets is not None,
+                "upstream": state.name,
+                "bootstrap_servers": list(state.cluster.bootstrap_servers),
+                "reachable": state.error is None,
                 "latency_ms": round(state.latency_ms, 1),
-                "end_offsets": None
-                if state.end_offsets is None
-                else sum(state.end_offsets.values()),
-                "behind_by": verdict.behind if verdict.eligible else None,
-                "eligible": verdict.eligible,
-                "healthy": verdict.healthy,
-                "why": verdict.why,
+                "end_offsets": None if state.error else sum(log.end for log in state.logs.values()),
+                "behind_by": state.behind if state.eligible else None,
+                "eligible": state.eligible,
+                "healthy": state.healthy,
+                "why": state.why,
                 "unanswered": {str(tp): why for tp, why in sorted(state.unanswered.items())},
                 "leaderless": list(map(str, sorted(state.leaderless))),
             }
-            for state, verdict in zip(states, choice.verdicts, strict=True)
+            for state in selection.upstreams
         ],
     }
 

@@ -104,7 +104,7 @@ def page_of(look: Look) -> Page:
                     f"upstream {each.name} cannot be read now: {each.why}",
                     "see `relay upstreams`",
                 )
-                for each in snapshot.selection.verdicts
+                for each in snapshot.selection.upstreams
                 if not each.eligible
             ),
             *findings.of_topics(snapshot),

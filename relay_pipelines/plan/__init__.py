@@ -4,7 +4,8 @@ topic_selection     which topics to copy, and what their copies are called
 positions           what each topic-partition has that is new
 blockers            why it is not copied
 hops                by which mirrors records came to a topic, and whether they would return
-upstream_choice     which upstream to read
+upstreams           what the upstreams hold, and which is read
+upstream_choice     judges them, and chooses
 policies            whether another configuration decided what is copied
 frozen_window       how large a window is, and the windows of many topics under one partition key
 owners              which transactional id copies which range

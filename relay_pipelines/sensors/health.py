@@ -15,7 +15,7 @@ from relay_pipelines.formats import HEALTH_CURSOR
 from relay_pipelines.ledger import reader
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.orchestration import naming
-from relay_pipelines.plan.upstream_choice import UpstreamState, UpstreamVerdict
+from relay_pipelines.plan.upstreams import UpstreamState
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
@@ -68,26 +68,26 @@ def build(
         now = kafka.clock.now_ms() / 1000
         stored, unknown = _read_checkpoints(name, settings, kafka)
         states = upstream_selection.probe(Sides(name, settings, kafka.clock), stored)
-        verdicts = upstream_selection.choose_upstream(settings, states, stored).verdicts
-        upstreams = list(zip(states, verdicts, strict=True))
+        upstreams = upstream_selection.judge(settings, states, stored).upstreams
         repeat = now - last.at > _REPEAT_SECONDS
         events: list[Event] = []
         quarantined = dict(last.quarantined)
-        for state, verdict in upstreams:
-            due = repeat or last.healthy.get(verdict.name) != verdict.healthy
+        for state in upstreams:
+            due = repeat or last.healthy.get(state.name) != state.healthy
             if due:
-                key = naming.upstream_check(path, verdict.name, naming.AVAILABLE)
-                events.append(_seen(path, state, verdict))
-                events.append(checks.available(verdict).evaluation(key))
+                key = naming.upstream_check(path, state.name, naming.AVAILABLE)
+                events.append(_seen(path, state))
+                events.append(checks.available(state).evaluation(key))
             # the graph counts only checks that ran after the last materialisation
-            if not unknown and (due or quarantined.get(verdict.name) != verdict.quarantined):
-                key = naming.upstream_check(path, verdict.name, naming.DIVERGENCE)
+            is_quarantined = bool(state.quarantined)
+            if not unknown and (due or quarantined.get(state.name) != is_quarantined):
+                key = naming.upstream_check(path, state.name, naming.DIVERGENCE)
                 events.append(checks.divergence(state.quarantined).evaluation(key))
-                quarantined[verdict.name] = verdict.quarantined
-        healthy = {verdict.name: verdict.healthy for verdict in verdicts}
+                quarantined[state.name] = is_quarantined
+        healthy = {state.name: state.healthy for state in upstreams}
         cursor = _Cursor(healthy, quarantined, at=now if repeat else last.at)
         return dg.SensorResult(
-            skip_reason=_summary(verdicts) + unknown, cursor=cursor.dump(), asset_events=events
+            skip_reason=_summary(upstreams) + unknown, cursor=cursor.dump(), asset_events=events
         )
 
     return health
@@ -103,29 +103,27 @@ def _read_checkpoints(
         return CheckpointSnapshot(), f"; the checkpoints cannot be read: {error}"
 
 
-def _summary(verdicts: Sequence[UpstreamVerdict]) -> str:
-    unhealthy = [f"{verdict.name}: {verdict.why}" for verdict in verdicts if not verdict.healthy]
-    return "; ".join(unhealthy) or f"{len(verdicts)} of {len(verdicts)} upstreams are healthy"
+def _summary(upstreams: Sequence[UpstreamState]) -> str:
+    unhealthy = [f"{state.name}: {state.why}" for state in upstreams if not state.healthy]
+    return "; ".join(unhealthy) or f"{len(upstreams)} of {len(upstreams)} upstreams are healthy"
 
 
-def _seen(
-    mirror: str, state: UpstreamState, verdict: UpstreamVerdict
-) -> dg.AssetMaterialization | dg.AssetObservation:
+def _seen(path: str, state: UpstreamState) -> dg.AssetMaterialization | dg.AssetObservation:
     """What the health sensor has seen of an upstream; without offsets if it did not answer."""
     offsets = (
         {}
-        if state.end_offsets is None
+        if state.error
         else {
-            "end offset (sum)": sum(state.end_offsets.values()),
-            "behind (records)": verdict.behind,
+            "end offset (sum)": sum(log.end for log in state.logs.values()),
+            "behind (records)": state.behind,
         }
     )
-    event = dg.AssetMaterialization if verdict.healthy else dg.AssetObservation
+    event = dg.AssetMaterialization if state.healthy else dg.AssetObservation
     return event(
-        asset_key=naming.upstream_asset(mirror, verdict.name),
-        description=verdict.why or "healthy",
+        asset_key=naming.upstream_asset(path, state.name),
+        description=state.why or "healthy",
         metadata={
-            "healthy": "yes" if verdict.healthy else f"no: {verdict.why}",
+            "healthy": "yes" if state.healthy else f"no: {state.why}",
             "latency (ms)": round(state.latency_ms, 1),
             **offsets,
         },

@@ -29,11 +29,11 @@ from relay_pipelines.plan.topic_selection import (
     Target,
     TopicDecision,
 )
+from relay_pipelines.plan.upstreams import UpstreamSelection
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.recent_configs import TopicConfigs
-from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 
 Belongs = Callable[[str], bool]
 
@@ -126,7 +126,7 @@ class ClusterSnapshot:
     @property
     def upstream(self) -> Cluster:
         """The upstream that was asked."""
-        return self.selection.upstream
+        return self.selection.read.cluster
 
     @cached_property
     def destination(self) -> Cluster:
@@ -203,10 +203,7 @@ class ClusterSnapshot:
     @property
     def upstream_behind(self) -> int:
         """How many records other upstreams have that the one which is read lacks."""
-        chosen = (
-            verdict for verdict in self.selection.verdicts if verdict.name == self.upstream.name
-        )
-        return next((verdict.behind for verdict in chosen), 0)
+        return self.selection.read.behind
 
     def owner_of(self, source: TopicPartition) -> str:
         """Return the transactional id that alone may copy a source topic-partition now."""

@@ -24,6 +24,7 @@ from relay_pipelines.plan.topic_selection import (
     select,
     targets,
 )
+from relay_pipelines.plan.upstreams import UpstreamSelection
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.admin import readable_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import ClusterClient
@@ -46,7 +47,6 @@ from relay_pipelines.snapshot.cluster_snapshot import (
 )
 from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
 from relay_pipelines.snapshot.recent_configs import RecentConfigs, TopicConfigs
-from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 from relay_pipelines.user_sources import Sources
 
 NEEDED_CONFIGS = (
@@ -133,7 +133,7 @@ def take_snapshot(
             )
             # with other upstreams to fail over to, do not wait as long for one that hangs
             of_upstream = sides.mirror.health_options if selection.others else None
-            with sides.source(selection.upstream, options=of_upstream) as source:
+            with sides.source(selection.read.cluster, options=of_upstream) as source:
                 at_source = source.metadata()
                 both = (source, destination, at_source, at_destination)
                 return _Reading(sides, wanted, waits, selection, state, *both).read()
@@ -220,7 +220,7 @@ class _Reading:
         hidden = {topic: why for topic, why in configs.refused.items() if topic in acted_on}
         return ClusterSnapshot(
             self.sides,
-            replace(self.selection, upstream=self.source.cluster),
+            self.selection.read_at(self.source.cluster),
             self.state,
             self.topics,
             positions,
@@ -440,7 +440,7 @@ class _Reading:
             if (to := self.all_targets.get(tp.topic)) and committed.bound_to == to.of(tp)
         }
         found: Refusals = {**refusals(self.all_targets, quarantines, holders)}
-        ids = {self.at_source.cluster_id, *self.selection.cluster_ids}
+        ids = {state.cluster.id for state in self.selection.upstreams} | {self.at_source.cluster_id}
         if self.wanted.refuse_loops and self.at_destination.cluster_id in ids:
             found |= shared_destinations.copies_onto_sources(
                 self.destination.cluster,
@@ -545,9 +545,7 @@ class _Reading:
             lost,
             among_several=bool(self.selection.others),
         )
-        return [
-            upstream_selection.with_others(self.selection, each) for each in positions
-        ], unjudged
+        return list(map(self.selection.with_others, positions)), unjudged
 
     def _configs(self, acted_on: Container[str], *, is_new: bool) -> TopicConfigs:
         """Return the configurations, and what else only a copy needs.

@@ -8,7 +8,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.checkpoint import StartRecord
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.plan.upstream_choice import UpstreamState
+from relay_pipelines.plan.upstreams import UpstreamState
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.settings.models import Start
@@ -66,7 +66,7 @@ def new_starts(
             tp.partition: min(max(configured.get(tp, 0), low[tp]), max(low[tp], end[tp]))
             for tp in metadata.topic_partitions
         }
-        ids = {other.upstream.name: other.topic_ids.get(topic, "") for other in others}
+        ids = {other.name: other.topic_ids.get(topic, "") for other in others}
         ids[upstream] = metadata.topic_id
         records.append(StartRecord(mirror, topic, offsets, upstream, ids, now_ms))
     return records

@@ -237,8 +237,8 @@ def test_a_diverged_upstream_is_kept_out_until_it_is_cleared(
     pair.write(5)
     taken = pair.snapshot(retry=1)
     assert (taken.upstream.name, taken.selection.others) == ("a", ())
-    verdicts = taken.selection.verdicts
-    assert {each.name: each.quarantined for each in verdicts} == {"a": False, "b": True}
+    states = taken.selection.upstreams
+    assert {each.name: bool(each.quarantined) for each in states} == {"a": False, "b": True}
 
     config = commands.configured(tmp_path, {name: pair.section()})
     (shown,) = json.loads(relay_here(config, "upstreams", "--json").stdout)["mirrors"]

@@ -9,13 +9,13 @@ from relay_pipelines.model import Checkpoint, Cluster, RecordPolicy, TopicPartit
 from relay_pipelines.plan.blockers import Facts
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import Target
+from relay_pipelines.plan.upstreams import UpstreamSelection, UpstreamState
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.run.run_plan import RunPlan, plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Selected, Topic
 from relay_pipelines.snapshot.recent_configs import TopicConfigs
-from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 from tests.support.config_files import SIDES
 
 MIRROR = Mirror.model_validate(SIDES | {"destination": {"bootstrap_servers": "b:1"}})
@@ -38,7 +38,7 @@ def snapshot_of(
 ) -> ClusterSnapshot:
     known: dict[str, Any] = {
         "sides": Sides(mirror, settings),
-        "selection": UpstreamSelection(Cluster(upstream, ("a:1",)), ""),
+        "selection": UpstreamSelection((UpstreamState(Cluster(upstream, ("a:1",))),), upstream, ""),
         "state": CheckpointSnapshot(checkpoints or {}),
         "topics": {
             source: Topic(Target(to), TopicMetadata(source, "", {0: 1}), RecordPolicy())

@@ -15,14 +15,13 @@ from relay_pipelines.page.held import State
 from relay_pipelines.page.look import Look, Looker
 from relay_pipelines.plan.blockers import Facts
 from relay_pipelines.plan.positions import Position, lag_records
-from relay_pipelines.plan.upstream_choice import UpstreamVerdict
+from relay_pipelines.plan.upstreams import UpstreamSelection, UpstreamState
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import Selected
 from relay_pipelines.snapshot.lag import PartitionLag
-from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 from tests.support.config_files import SIDES
 from tests.support.independent import until
 from tests.support.run_plans import snapshot_of
@@ -96,22 +95,25 @@ def test_a_guard_is_there_only_while_it_holds_something_back() -> None:
         assert held["hidden", "", "PermissionDeniedError"] == 1
 
 
+ONE = Cluster("one", ())
+
+
 @pytest.mark.parametrize(
-    ("state", "verdict"),
+    ("state", "judged"),
     {
-        "healthy": UpstreamVerdict("one", eligible=True, healthy=True),
-        "behind": UpstreamVerdict("one", eligible=True, healthy=False, behind=9),
-        "unavailable": UpstreamVerdict("one", eligible=False, healthy=False),
-        "quarantined": UpstreamVerdict("one", eligible=False, healthy=False, quarantined=True),
+        "healthy": UpstreamState(ONE),
+        "behind": UpstreamState(ONE, unhealthy="9 records behind", behind=9),
+        "unavailable": UpstreamState(ONE, unreadable="down"),
+        "quarantined": UpstreamState(ONE, unreadable="quarantined: it", quarantined="it"),
     }.items(),
 )
-def test_an_upstream_has_one_state(state: str, verdict: UpstreamVerdict) -> None:
-    found = look(selection=UpstreamSelection(Cluster("one", ()), "", verdicts=(verdict,)))
+def test_an_upstream_has_one_state(state: str, judged: UpstreamState) -> None:
+    found = look(selection=UpstreamSelection((judged,), "one", ""))
     states = values(found, "upstream_state")
     assert [key[1] for key, value in states.items() if value] == [state]
     assert len(states) == 4
     assert values(found, "upstream_read") == {("one",): True}
-    assert (("one",) in values(found, "upstream_behind_records")) == verdict.eligible
+    assert (("one",) in values(found, "upstream_behind_records")) == judged.eligible
 
 
 def test_the_number_of_series_is_bounded() -> None:

@@ -25,7 +25,7 @@ from relay_pipelines.plan.acl_decisions import AclDecision
 from relay_pipelines.plan.acl_decisions import State as AclState
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
-from relay_pipelines.plan.upstream_choice import UpstreamChoice, UpstreamState, UpstreamVerdict
+from relay_pipelines.plan.upstreams import Log, UpstreamSelection, UpstreamState
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan, plan
@@ -275,15 +275,12 @@ def document_of_a_plan() -> dict[str, Any]:
 def document_of_upstreams(chosen: str | None, why: str) -> dict[str, Any]:
     """One of them does not answer: what is not known of it is a question mark."""
     one, two = model.Cluster("one", ("a:1", "b:1")), model.Cluster("two", ("c:1",))
-    states = [
-        UpstreamState(one, {AT: 40, model.TopicPartition("orders", 1): 2}, 3.4),
-        UpstreamState(two, error="it does not answer"),
-    ]
-    verdicts = [
-        UpstreamVerdict("one", eligible=True, healthy=True),
-        UpstreamVerdict("two", eligible=False, healthy=False, why="it does not answer"),
-    ]
-    return json_output.upstreams("m", states, UpstreamChoice(chosen, why, verdicts))
+    silent = SourceError("it does not answer")
+    states = (
+        UpstreamState(one, {AT: Log(0, 40), model.TopicPartition("orders", 1): Log(0, 2)}, 3.4),
+        UpstreamState(two, error=silent, unreadable=str(silent)),
+    )
+    return json_output.upstreams("m", UpstreamSelection(states, chosen, why))
 
 
 def document_of_a_run() -> dict[str, Any]:

@@ -16,13 +16,12 @@ from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.plan.blockers import Facts
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.plan.topic_selection import TopicDecision
-from relay_pipelines.plan.upstream_choice import UpstreamVerdict
+from relay_pipelines.plan.upstreams import UpstreamSelection, UpstreamState
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import Selected
 from relay_pipelines.snapshot.lag import PartitionLag
-from relay_pipelines.snapshot.upstream_selection import UpstreamSelection
 from scripts import reference
 from tests.support.config_files import SIDES
 from tests.support.doc_blocks import ROOT
@@ -203,8 +202,10 @@ class TestHeld:
 
 
 OPENED = replace(copied("a"), high_watermark=150, open_since_ms=NOW - 9_000)
-SILENT = UpstreamVerdict("two", eligible=False, healthy=False, why="silent")
-NO_SECOND = UpstreamSelection(Cluster("one", ("a:1",)), "", verdicts=(SILENT,))
+READ, SILENT = Cluster("one", ("a:1",)), Cluster("two", ())
+NO_SECOND = UpstreamSelection(
+    (UpstreamState(READ), UpstreamState(SILENT, unreadable="silent")), "one", ""
+)
 UP_TO_DATE: Any = [copied("a")], {}, {"a": 1}
 PAGES = {
     "a healthy mirror": page_of(look_at([waiting("a")], {"a": 4.0}, {"a": 3.0})),

@@ -8,23 +8,16 @@ from relay_pipelines.model import Cluster, Fingerprint, TopicPartition
 from relay_pipelines.plan import upstream_choice
 from relay_pipelines.plan.blockers import Blocker, Facts, judge
 from relay_pipelines.plan.positions import Position
-from relay_pipelines.plan.upstream_choice import (
-    UpstreamState,
-    UpstreamVerdict,
-    choose_upstream,
-    judge_upstreams,
-)
-from relay_pipelines.snapshot.upstream_selection import (
-    UpstreamSelection,
-    with_others,
-)
+from relay_pipelines.plan.upstream_choice import choose_upstream, judge_upstreams
+from relay_pipelines.plan.upstreams import Log, UpstreamSelection, UpstreamState
 from tests.support.tables import titled
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def answered(name: str, ends: dict[TopicPartition, int], **more: Any) -> UpstreamState:
-    return UpstreamState(Cluster(name, ()), ends, **more)
+    logs = {tp: Log(0, end) for tp, end in ends.items()}
+    return UpstreamState(Cluster(name, ()), **{"logs": logs} | more)
 
 
 def view(name: str, a: int, b: int = 0, **more: Any) -> UpstreamState:
@@ -32,12 +25,12 @@ def view(name: str, a: int, b: int = 0, **more: Any) -> UpstreamState:
 
 
 def down(name: str) -> UpstreamState:
-    return UpstreamState(Cluster(name, ()), error=f"{name} cannot be reached")
+    return UpstreamState(Cluster(name, ()), error=SourceError(f"{name} cannot be reached"))
 
 
 def kept(name: str, low_a: int, low_b: int = 0) -> UpstreamState:
     """Return an upstream whose retention has deleted the start of the log."""
-    return answered(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
+    return answered(name, {}, logs={A: Log(low_a, 10), B: Log(low_b, 10)})
 
 
 FINE = (True, True, 0)
@@ -56,10 +49,12 @@ def behind(offsets: int) -> tuple[bool, bool, int]:
 
 BOTH_SHORT = [late_by(1), late_by(0)]
 LEAVES: dict[str, Any] = {"quarantined": "diverged"}
-UNPROVED: dict[str, Any] = {"unproved": frozenset([A])}
 X6, X10, Y5 = kept("x", 6), view("x", 10), view("y", 5)
 EMPTY = [answered("x", {}), answered("y", {})]
-UNPROVED_X, LACKING_X = answered("x", {A: 99}, **UNPROVED), answered("x", {B: 3})
+UNPROVED_X, LACKING_X = (
+    answered("x", {}, logs={A: Log(0, 99, is_proved=False)}),
+    answered("x", {B: 3}),
+)
 JUDGED = [  # title, the upstreams, what was copied, the threshold, what is expected of each
     ("all level", [view("x", 10), view("y", 10)], {}, 0, BOTH_FINE),
     ("behind, within the threshold", [view("x", 10), view("y", 7)], {}, 3, [FINE, behind(3)]),
@@ -93,21 +88,21 @@ JUDGED = [  # title, the upstreams, what was copied, the threshold, what is expe
 def test_judged(views, copied, threshold, expected):
     """The expected values are eligible, healthy and behind, per upstream."""
     assert [
-        (verdict.eligible, verdict.healthy, verdict.behind)
-        for verdict in judge_upstreams(views, copied, threshold)
+        (judged.eligible, judged.healthy, judged.behind)
+        for judged in judge_upstreams(views, copied, threshold)
     ] == expected
 
 
-def well(name: str) -> UpstreamVerdict:
-    return UpstreamVerdict(name, eligible=True, healthy=True)
+def well(name: str) -> UpstreamState:
+    return UpstreamState(Cluster(name, ()))
 
 
-def late(name: str, behind: int) -> UpstreamVerdict:
-    return UpstreamVerdict(name, eligible=True, healthy=False, behind=behind, why="late")
+def late(name: str, behind: int) -> UpstreamState:
+    return UpstreamState(Cluster(name, ()), behind=behind, unhealthy="late")
 
 
-def dead(name: str) -> UpstreamVerdict:
-    return UpstreamVerdict(name, eligible=False, healthy=False, why=f"{name} is down")
+def dead(name: str) -> UpstreamState:
+    return UpstreamState(Cluster(name, ()), unreadable=f"{name} is down")
 
 
 NEVER, BACK = upstream_choice.Failback.NEVER, upstream_choice.Failback.WHEN_HEALTHY
@@ -129,13 +124,15 @@ CHOSEN = [
     ("... also the first of the configuration", TWO, "x", NEVER, 1, "y"),
     ("... and a third one comes back to it", TWO, "y", NEVER, 2, "y"),
     ("a current upstream that is not configured any more", TWO, "gone", NEVER, 0, "x"),
+    ("an only one", [well("x")], None, NEVER, 1, "x"),
+    ("an only one that is down", [dead("x")], "x", NEVER, 0, None),
 ]
 
 
-@titled("verdicts, current, failback, attempt, expected", CHOSEN)
-def test_chosen(verdicts, current, failback, attempt, expected):
+@titled("judged, current, failback, attempt, expected", CHOSEN)
+def test_chosen(judged, current, failback, attempt, expected):
     """The upstream that is read next."""
-    assert choose_upstream(verdicts, current, failback, attempt).name == expected
+    assert choose_upstream(judged, current, failback, attempt).name == expected
 
 
 NO_A, NO_B = [kept("x", 6), kept("y", 0, 6)], [kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)]
@@ -153,9 +150,9 @@ LACKING = [  # title, the upstreams, the one read, the one to read, and that if 
 @titled("views, current, awaiting, expected", LACKING)
 def test_no_upstream_has_everything(views, current, awaiting, expected):
     """The upstream with the most of it is read, also if others stay silent."""
-    verdicts = judge_upstreams(views, {A: 5, B: 5}, None)
-    assert choose_upstream(verdicts, current, NEVER, waits=True).name == awaiting
-    assert choose_upstream(verdicts, current, NEVER).name == expected
+    judged = judge_upstreams(views, {A: 5, B: 5}, None)
+    assert choose_upstream(judged, current, NEVER, waits=True).name == awaiting
+    assert choose_upstream(judged, current, NEVER).name == expected
 
 
 def test_nobody_is_told_with_every_upstreams_own_reason():
@@ -178,8 +175,7 @@ def test_the_fields_in_which_two_records_differ() -> None:
     assert record.differing(later, timed=False) == []
 
 
-HAS_ALL = UpstreamState(Cluster("b", ()), {A: 200}, low_watermarks={A: 0})
-SILENT = UpstreamState(Cluster("c", ()), error="down")
+HAS_ALL, SILENT = answered("b", {A: 200}), down("c")
 WITH_IT_ALONE = "with only that upstream in source.upstreams"
 START_IT = "start that upstream"
 ELSEWHERE = [
@@ -197,8 +193,8 @@ def test_what_another_upstream_has(
     copied: int | None, others: list[UpstreamState], remedy: str
 ) -> None:
     """What to do follows from the upstream that has the records, and not from one beside it."""
-    selection = UpstreamSelection(Cluster("a", ()), "", unread=tuple(others))
-    position = with_others(selection, Position(A, 100, 200, copied))
+    selection = UpstreamSelection((well("a"), *others), "a", "")
+    position = selection.with_others(Position(A, 100, 200, copied))
     ((blocker, error),) = judge([position], Facts())[A].items()
     assert (blocker, type(error)) == (Blocker.ELSEWHERE, SourceError)
     assert remedy in error.remedy
