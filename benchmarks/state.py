@@ -72,7 +72,7 @@ def measure(source: Cluster, destination: Cluster) -> None:
             _write_state(client, checkpoints[copied[0].topic_partition], others)
             followed._READ.clear()  # noqa: SLF001 - as in a new process
             looks: list[Callable[[], object]] = [
-                *[partial(take_snapshot, Sides(name, mirror, clock), configs=False)] * 2,
+                *[partial(take_snapshot, Sides(name, mirror, clock))] * 2,
                 partial(read_checkpoints, Sides(name, mirror, clock)),
                 partial(read_any_state, client),
                 partial(recounted, name, copied, destination, options, clock, planned_ms, {}, ends),

@@ -112,7 +112,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
 
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         try:
-            snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
+            snapshot = kafka.snapshot(lane.mirror, lane.belongs)
             return result(lane, measure(kafka, lane, snapshot))
         except RelayError as error:
             raise dg.Failure(

@@ -123,7 +123,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The check that people run from the UI."""
 
     def look(context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
-        snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
+        snapshot = kafka.snapshot(lane.mirror, lane.belongs)
         return result(find(context.instance, snapshot, kafka.clock.now_ms() / 1000))
 
     return build_check(

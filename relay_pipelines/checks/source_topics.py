@@ -53,7 +53,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The check that people run from the UI."""
 
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
-        snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
+        snapshot = kafka.snapshot(lane.mirror, lane.belongs)
         return result(snapshot, sorted(set(snapshot.destinations).difference(lane.topics)))
 
     return build_check(

@@ -14,6 +14,7 @@ from relay_pipelines.output.formatting import plural
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.snapshot import configs
 
 _DESCRIPTION = "Topic configurations match the source, for the keys in topics.config_keys."
 _SHOWN_ROWS = 200
@@ -48,6 +49,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The check that people run from the UI; it changes nothing."""
 
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
-        return result(topic_configs.differences(kafka.snapshot(lane.mirror, lane.belongs)))
+        snapshot = configs.with_all(kafka.snapshot(lane.mirror, lane.belongs))
+        return result(topic_configs.differences(snapshot))
 
     return build_check(lane.check(naming.CONFIGS), _DESCRIPTION, look, lane.prefix)

@@ -148,7 +148,6 @@ def snapshot_of(
     snapshot = take_snapshot(
         sides,
         belongs=(lambda topic: topic in chosen) if chosen else (lambda _: True),
-        configs=False,
         patient=patient,
     )
     missing = chosen - {position.topic_partition.topic for position in snapshot.positions}

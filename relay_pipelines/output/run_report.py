@@ -37,7 +37,11 @@ def show_plan(planned: RunPlan, document: json_output.Document, now_ms: int, *, 
 
 
 def warnings(planned: RunPlan) -> list[Finding]:
-    """Return what a run leaves as it is, such as losses and conflicts, and what it takes over."""
+    """Return what a run leaves as it is, such as losses and conflicts, and what it takes over.
+
+    Args:
+        planned: of a snapshot with the configurations of all topics.
+    """
     snapshot, resumes = planned.snapshot, "the copy resumes after the gap: on_data_loss is continue"
     lost = [
         warning(Kind.LOSS_ACCEPTED, str(each.topic_partition), each.what, resumes)

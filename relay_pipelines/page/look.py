@@ -9,11 +9,11 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import hidden_copies, lag, read_clusters
+from relay_pipelines.snapshot import configs, hidden_copies, lag, read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import PartitionLag
 
-_CONFIGS_SECONDS = 300.0
+_BETWEEN_COMPARISONS_SECONDS = 300.0  # of all configurations, the most expensive requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Look:
     Args:
         hidden: what hides copies from the readers of the destination.
         late: what waits for longer than its target; of very many, `lags` knows no age.
-        config_differences: as they were when configurations were requested last.
+        config_differences: of all topics, as they were when these were compared last.
     """
 
     snapshot: ClusterSnapshot
@@ -39,7 +39,7 @@ class Looker:
     """Looks at one mirror, once or again and again."""
 
     sides: Sides
-    _configs_at: float = field(default=-_CONFIGS_SECONDS, init=False)
+    _compared_at: float = field(default=-_BETWEEN_COMPARISONS_SECONDS, init=False)
     _differences: int = field(default=0, init=False)
 
     def look(self) -> Look:
@@ -48,12 +48,13 @@ class Looker:
         Raises:
             RelayError: one of them does not answer, or the mirror cannot be copied.
         """
-        # configurations are the most expensive request, and change the least
+        snapshot = read_clusters.take_snapshot(self.sides, patient=False)
         now = self.sides.clock.monotonic()
-        configs = now - self._configs_at >= _CONFIGS_SECONDS
-        snapshot = read_clusters.take_snapshot(self.sides, configs=configs, patient=False)
-        if configs:
-            self._configs_at, self._differences = now, len(topic_configs.differences(snapshot))
+        if now - self._compared_at >= _BETWEEN_COMPARISONS_SECONDS:
+            self._compared_at = now
+            self._differences = len(
+                topic_configs.differences(configs.with_all(snapshot, patient=False))
+            )
         now_ms = self.sides.clock.now_ms()
         late = lag.late(snapshot, now_ms)
         lags = lag.measure(snapshot, late)

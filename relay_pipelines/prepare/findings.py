@@ -22,7 +22,7 @@ def of_configs(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield what is noteworthy about the topics of the destination.
 
     Args:
-        snapshot: with configurations.
+        snapshot: with the configurations of all topics.
     """
     yield from topics.conflicts(snapshot)
     for difference in topic_configs.differences(snapshot):

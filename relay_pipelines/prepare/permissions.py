@@ -153,7 +153,7 @@ def report(sides: Sides) -> AclReport:
         PermissionDeniedError: the user may not describe one of the clusters.
         RelayError: one of them does not answer.
     """
-    snapshot = read_clusters.take_snapshot(sides, configs=False)
+    snapshot = read_clusters.take_snapshot(sides)
     with (
         snapshot.source_client("acls") as source,
         snapshot.destination_client("acls") as destination,

@@ -53,9 +53,10 @@ def prepare_snapshot(
         RelayError: `take_snapshot` raises it; or the destination does not answer, or refuses.
     """
     snapshot = take_snapshot()
-    state_topics.refuse(snapshot.configs.state_topics)
     if waits(snapshot):
         return snapshot
+    if snapshot.news or snapshot.new_starts:
+        state_topics.refuse(snapshot)
     if not snapshot.checkpoints:
         _prove_clusters(snapshot)
     while snapshot.new_starts:

@@ -12,8 +12,8 @@ from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.protocol.admin import alter_topic_configs, topic_configs
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.config_requests import ConfigValue
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.snapshot.recent_configs import Configs
+from relay_pipelines.snapshot import configs
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Configs
 
 _MAX_MESSAGE_BYTES = "max.message.bytes"
 
@@ -66,7 +66,7 @@ class Difference:
 
 
 def differences(snapshot: ClusterSnapshot) -> list[Difference]:
-    """Return the differences of existing topics; none if configurations were not requested.
+    """Return the differences of existing topics, as far as the snapshot has configurations.
 
     A larger `max.message.bytes` does not count: the source may still hold records from before its
     own was lowered, and the destination would refuse them. A topic with pinned sources follows none
@@ -112,6 +112,7 @@ def sync(
     Raises:
         RelayError: the destination does not answer.
     """
+    snapshot = configs.with_all(snapshot)
     wanted = changes(snapshot)
     if not wanted:
         return snapshot, [], {}
@@ -124,8 +125,7 @@ def sync(
             if difference.is_ours and difference.topic not in refused
         ]
         new = client.retry(lambda: _altered(client, snapshot, done))
-    configs = {**snapshot.configs.destination, **new}
-    found = replace(snapshot.configs, destination=configs)
+    found = replace(snapshot.configs, destination={**snapshot.configs.destination, **new})
     return replace(snapshot, configs=found), done, refused
 
 
@@ -144,13 +144,13 @@ def _altered(
         for difference in changed
     }
     all_keys = sorted({key for keys_of_topic in keys.values() for key in keys_of_topic})
-    configs = topic_configs(client, list(keys), all_keys)
+    found = topic_configs(client, list(keys), all_keys)
     if not all(
-        difference.key in (there := configs[difference.topic])
+        difference.key in (there := found[difference.topic])
         and there[difference.key].value == difference.wanted
         for difference in changed
     ):
         raise DestinationError(
             f"{snapshot.destination} accepted new topic configurations and does not show them"
         )
-    return configs
+    return found

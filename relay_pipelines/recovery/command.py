@@ -39,7 +39,7 @@ def run_reset(
     sides = the_mirror(invocation.settings(), mirror_name, "a reset is of")
     name = sides.name
     with invocation.reporting_errors(name):
-        snapshot = read_clusters.take_snapshot(sides, topic, configs=False)
+        snapshot = read_clusters.take_snapshot(sides, topic)
         unknown = snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED)
         for error in dict.fromkeys(unknown.values()):  # these stay as they are
             invocation.fail(error, name)

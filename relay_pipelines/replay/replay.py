@@ -151,7 +151,7 @@ def start_replay(replay: Replay) -> Replay:
     """
     if replay.is_started:
         return replay
-    state_topics.refuse(replay.plan.snapshot.configs.state_topics)
+    state_topics.refuse(replay.plan.snapshot)
     for error in replay.plan.held:
         raise error
     start, snapshot = replay.start, replace(replay.plan.snapshot, new_starts=[replay.start])
@@ -286,7 +286,7 @@ def _at_one_upstream(
         return reading(own, quarantined, upstream), []
     reading(own, quarantined)  # there is one
     # the upstream that a run of the mirror would read: it holds what the mirror has copied
-    of_mirror = _snapshot(sides, request.topic, configs=False)
+    of_mirror = _snapshot(sides, request.topic)
     own = reading(own, quarantined, of_mirror.upstream.name)
     if not any(position.recreated for position in of_mirror.positions):
         return own, []
@@ -299,8 +299,8 @@ def _at_one_upstream(
     return own, [recreated]
 
 
-def _snapshot(sides: Sides, topic: str, *, configs: bool = True) -> ClusterSnapshot:
-    return read_clusters.take_snapshot(sides, topic, configs=configs, refuse_loops=False)
+def _snapshot(sides: Sides, topic: str) -> ClusterSnapshot:
+    return read_clusters.take_snapshot(sides, topic, refuse_loops=False)
 
 
 def _start_record(

@@ -71,14 +71,12 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         name: str,
         belongs: cluster_snapshot.Belongs,
         *,
-        configs: bool = True,
         patient: bool = True,
     ) -> ClusterSnapshot:
         """Look at source and destination; writes nothing: a run takes `run_snapshot.prepare`.
 
         Args:
             belongs: selects the topics.
-            configs: as in `take_snapshot`.
             patient: whether to retry for `give_up_after`; sensors retry for 5 s at most, because
                 they have a next tick.
 
@@ -88,7 +86,6 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         return read_clusters.take_snapshot(
             self.sides(name),
             belongs=belongs,
-            configs=configs,
             patient=patient,
         )
 

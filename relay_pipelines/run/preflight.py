@@ -25,9 +25,8 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import hidden_copies, read_clusters, state_topics
+from relay_pipelines.snapshot import configs, hidden_copies, read_clusters, state_topics
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.snapshot.read_clusters import NEEDED_CONFIGS
 from relay_pipelines.user_sources import Sources
 
 _TOPICS_SHOWN = 3
@@ -60,6 +59,7 @@ def check(sides: Sides, taken: Taken | None = None) -> Iterator[Finding]:
     if all_answer:
         try:
             snapshot = read_clusters.take_snapshot(sides, patient=False)
+            snapshot = configs.with_all(snapshot, patient=False)
             yield from _topics(snapshot)
             yield from _state_topics(snapshot)
             yield from _hidden(snapshot)
@@ -164,7 +164,7 @@ def _probe(sides: Sides, client: ClusterClient, *, at_source: bool) -> Iterator[
     try:
         if not at_source:
             topics.require_transaction_timeout(client)
-        admin.topic_configs(client, visible[:1], NEEDED_CONFIGS)
+        admin.topic_configs(client, visible[:1], configs.NEEDED_CONFIGS)
     except RelayError as error:
         yield _error(where, error)
 
@@ -231,7 +231,7 @@ def _topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _state_topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    for topic in snapshot.configs.state_topics:
+    for topic in state_topics.read(snapshot):
         for error in state_topics.errors(topic):
             yield _error(snapshot.name, error)
         for risk in state_topics.warnings(topic):

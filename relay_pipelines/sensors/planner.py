@@ -177,7 +177,7 @@ class _Tick:
         Raises:
             RelayError: no upstream or no destination broker answers, or refuses.
         """
-        snapshot = self.kafka.snapshot(self._mirror, all_topics, configs=False, patient=False)
+        snapshot = self.kafka.snapshot(self._mirror, all_topics, patient=False)
         self._learn(snapshot)
         allow = self.kafka.mirror(self._mirror).topics.allow
         for line in map(str, topics.nothing_selected(snapshot, allow)):

@@ -5,7 +5,7 @@ read_clusters       reads it once, in the order that matters
 watermarks          what the source holds of every topic-partition, and how far it is copied
 upstream_selection  which upstream is read, and why
 lost_checkpoints    checkpoints that are gone, or older than the ledger
-recent_configs      what a session was told of configurations, while it has nothing to copy
+configs             of what would be copied, and of all topics, for who compares them
 state_topics        the topics of checkpoints and ledger, and what is wrong with them
 shared_destinations  what other mirrors have copied to the same topic-partitions; loops
 start_offsets       where topics start that were never copied

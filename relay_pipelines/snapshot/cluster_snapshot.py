@@ -31,11 +31,12 @@ from relay_pipelines.plan.topic_selection import (
 )
 from relay_pipelines.plan.upstreams import UpstreamSelection
 from relay_pipelines.protocol.client import ClusterClient, destination_client
+from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.recent_configs import TopicConfigs
 
 Belongs = Callable[[str], bool]
+Configs = Mapping[str, Mapping[str, ConfigValue]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,23 @@ class Topic:
         """The destination topics that get its records."""
         quarantine = [self.target.topic + QUARANTINE] if self.policy.may_quarantine else []
         return [self.target.topic, *quarantine]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """Configurations of topics, at least of those that would be copied.
+
+    Args:
+        source, destination: by topic and key.
+        refused: source topic -> why it could not be copied: its configuration, or that of its
+            copy, cannot be read.
+        sizes_bytes: of what would be copied, on the source's disk, where it reports them.
+    """
+
+    source: Configs = field(default_factory=dict)
+    destination: Configs = field(default_factory=dict)
+    refused: Mapping[str, RelayError] = field(default_factory=dict)
+    sizes_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +118,7 @@ class ClusterSnapshot:
         positions: every topic-partition of these topics that has one.
         facts: what else the judges of `blockers` ask.
         at_destination: brokers of the destination, and the topics there that concern the mirror.
-        configs: what was asked for.
+        configs: of the topics that would be copied; with `configs.with_all` of all.
         new_starts: as `start_offsets.new_starts` returns them; a run writes them before it copies
             the first record.
         accepted: losses that were accepted just before the snapshot was taken.
@@ -290,7 +308,7 @@ class ClusterSnapshot:
 
     @cached_property
     def accepted_topics(self) -> dict[str, Topic]:
-        """The topics that are not refused, and whose configuration is known if it was asked for."""
+        """The topics that are not refused, and whose configuration is not known to be hidden."""
         refused = self.facts.refused.keys() | self.configs.refused
         return {name: topic for name, topic in self.topics.items() if name not in refused}
 

@@ -26,15 +26,15 @@ from relay_pipelines.plan.topic_selection import (
 )
 from relay_pipelines.plan.upstreams import UpstreamSelection
 from relay_pipelines.protocol import error_codes
-from relay_pipelines.protocol.admin import readable_topic_configs, sizes_on_disk
+from relay_pipelines.protocol.admin import sizes_on_disk
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import (
+    configs,
     shared_destinations,
     start_offsets,
-    state_topics,
     upstream_selection,
     watermarks,
 )
@@ -43,20 +43,12 @@ from relay_pipelines.snapshot.cluster_snapshot import (
     ClusterSnapshot,
     Selected,
     Topic,
+    TopicConfigs,
     all_topics,
 )
 from relay_pipelines.snapshot.lost_checkpoints import Lost, LostCheckpoints
-from relay_pipelines.snapshot.recent_configs import RecentConfigs, TopicConfigs
 from relay_pipelines.user_sources import Sources
 
-NEEDED_CONFIGS = (
-    "cleanup.policy",
-    "compression.type",
-    "max.message.bytes",
-    "message.timestamp.type",
-    "min.insync.replicas",
-)
-"""The configuration of a destination topic that a copy must know."""
 _STATE_TOPICS = (checkpoint.TOPIC, ledger_topic.TOPIC)
 _NOT_SHOWN = frozenset(
     {
@@ -74,11 +66,9 @@ def take_snapshot(
     *,
     belongs: Belongs = all_topics,
     first_upstream: int = 0,
-    configs: bool = True,
     patient: bool = True,
     refuse_loops: bool = True,
     settled: bool = False,
-    recent: RecentConfigs | None = None,
 ) -> ClusterSnapshot:
     """Choose the upstream to read, and ask it and the destination.
 
@@ -87,15 +77,11 @@ def take_snapshot(
         belongs: leave out the topics for which it returns False.
         first_upstream: 0 prefers the upstream that was read last; every number above, another
             upstream.
-        configs: whether to ask for the configurations and sizes of all topics, and not only for
-            what holds back those with news.
         patient: as in `retry`.
         refuse_loops: whether copies may not be copied to where they come from. A replay, which
             ends, has a guard of its own.
         settled: whether transactions that hide where records at the source come from are waited
             for, as by whoever copies; also if patient.
-        recent: the configurations of the session's last snapshot, which are good enough if there is
-            nothing to copy.
 
     Raises:
         ConfigError: `only_topic` is not mirrored.
@@ -108,11 +94,9 @@ def take_snapshot(
     wanted = _Wanted(
         only_topic,
         only_topic.__eq__ if only_topic else belongs,
-        configs=configs,
         refuse_loops=refuse_loops,
         # whoever copies needs to know all hops, however soon it tries again
         settled=patient or settled,
-        recent=recent or RecentConfigs(),
     )
 
     with (
@@ -156,10 +140,8 @@ class _Wanted:
 
     only_topic: str | None
     belongs: Belongs
-    configs: bool
     refuse_loops: bool
     settled: bool
-    recent: RecentConfigs
 
 
 Errors = dict[TopicPartition, RelayError]
@@ -216,23 +198,23 @@ class _Reading:
             raise passing[0]
         # of what a run would copy, or whose losses it would accept, it has to know these
         acted_on = {each.topic_partition.topic for each in positions if each.lag or losses(each)}
-        configs = self._configs(acted_on, is_new=any(each.lag for each in positions))
-        hidden = {topic: why for topic, why in configs.refused.items() if topic in acted_on}
+        found = self._configs(positions, acted_on)
+        hidden = {topic: why for topic, why in found.refused.items() if topic in acted_on}
         return ClusterSnapshot(
             self.sides,
             self.selection.read_at(self.source.cluster),
             self.state,
             self.topics,
             positions,
-            self._facts(positions, unknown | unjudged, hidden | refused, configs),
+            self._facts(positions, unknown | unjudged, hidden | refused, found),
             self.at_destination,
-            configs,
+            found,
             selected,
             new_starts,
         )
 
     def _facts(
-        self, positions: list[Position], unknown: Errors, refused: Refusals, configs: TopicConfigs
+        self, positions: list[Position], unknown: Errors, refused: Refusals, found: TopicConfigs
     ) -> Facts:
         name, checkpoints = self.sides.name, self.state.checkpoints
         by_topic = {topic: each.policy.digests for topic, each in self.topics.items()}
@@ -247,7 +229,7 @@ class _Reading:
             bound_elsewhere=watermarks.bound_elsewhere(
                 checkpoints, self._targets, self.at_destination
             ),
-            unwritable=self._unwritable(positions, configs),
+            unwritable=self._unwritable(positions, found),
         )
 
     @property
@@ -303,7 +285,7 @@ class _Reading:
             raise next(iter(found.values()))
         return found
 
-    def _unwritable(self, positions: list[Position], configs: TopicConfigs) -> Errors:
+    def _unwritable(self, positions: list[Position], found: TopicConfigs) -> Errors:
         """Return what keeps the destination from taking records that are to be copied.
 
         A task that tried would hold its neighbours up: an aborted transaction does not end there.
@@ -316,19 +298,19 @@ class _Reading:
             for position in positions
             if position.lag
             and (tp := position.topic_partition)
-            and (error := self._unwritable_now(tp, configs))
+            and (error := self._unwritable_now(tp, found))
         }
         if errors and (self.waits or len(errors) == len(positions)):
             self.destination.forget()
             raise next(iter(errors.values()))
         return errors
 
-    def _unwritable_now(self, tp: TopicPartition, configs: TopicConfigs) -> RelayError | None:
+    def _unwritable_now(self, tp: TopicPartition, found: TopicConfigs) -> RelayError | None:
         to = self.all_targets[tp.topic].of(tp)
         topic = self.at_destination.topics.get(to.topic)
         if topic is None or to.partition not in topic.leaders:
             return None
-        needed = configs.destination.get(to.topic, {}).get("min.insync.replicas")
+        needed = found.destination.get(to.topic, {}).get("min.insync.replicas")
         # a topic of fewer replicas than that needs all of them
         least = min(int(needed.value or 1) if needed else 1, topic.replicas[to.partition])
         if not topic.has_leader(to.partition):
@@ -547,48 +529,24 @@ class _Reading:
         )
         return list(map(self.selection.with_others, positions)), unjudged
 
-    def _configs(self, acted_on: Container[str], *, is_new: bool) -> TopicConfigs:
-        """Return the configurations, and what else only a copy needs.
+    def _configs(self, positions: list[Position], acted_on: Container[str]) -> TopicConfigs:
+        """Return the configurations and sizes of what a run would copy, or create before it.
 
         Args:
-            acted_on: the topics that a look of any kind asks about.
-            is_new: whether there is something to copy.
+            acted_on: the topics with something new, or with losses.
         """
-        wanted = self.wanted
-        if not wanted.configs:  # what holds back what would be copied, and no more
-            of_news = self._needed_configs(name for name in self.topics if name in acted_on)
-            return replace(of_news, source={})
-        return wanted.recent.find(
-            (self.source.cluster, tuple(self.topics), self._existing(self.topics)),
-            self.source.clock.monotonic(),
-            self._all_configs,
-            copies=is_new,
+        is_new, there = any(each.lag for each in positions), self.at_destination.topics
+        wanted = {
+            name: topic
+            for name, topic in self.topics.items()
+            if name in acted_on or (is_new and not there.keys() >= set(topic.written))
+        }
+        if not wanted:
+            return TopicConfigs()
+        found = configs.read(
+            *(self.sides, self.source, self.destination, wanted, self.at_destination)
         )
-
-    def _existing(self, names: Iterable[str]) -> tuple[str, ...]:
-        written = {name for topic in names for name in self.topics[topic].written}
-        return tuple(sorted(written.intersection(self.at_destination.topics)))
-
-    def _all_configs(self) -> TopicConfigs:
-        return replace(
-            self._needed_configs(self.topics),
-            sizes_bytes=sizes_on_disk(self.source, list(self.topics)),
-            state_topics=state_topics.read(self.destination, self.at_destination),
-        )
-
-    def _needed_configs(self, names: Iterable[str]) -> TopicConfigs:
-        """Return the configurations at both sides, and which topics may not be copied without."""
-        names, keys = list(names), self.sides.mirror.topics.config_keys
-        at_source, hidden = readable_topic_configs(self.source, names, keys)
-        at_destination, hidden_copies = readable_topic_configs(
-            self.destination, self._existing(names), sorted({*keys, *NEEDED_CONFIGS})
-        )
-        refused: Refusals = {}
-        for name in names:
-            errors = [hidden.get(name), *map(hidden_copies.get, self.topics[name].written)]
-            if error := next(filter(None, errors), None):
-                refused[name] = error.of(TopicPartition(name, 0))
-        return TopicConfigs(at_source, at_destination, refused)
+        return replace(found, sizes_bytes=sizes_on_disk(self.source, list(wanted)))
 
 
 def _not_mirrored(topic: str, decisions: Iterable[TopicDecision]) -> ConfigError:

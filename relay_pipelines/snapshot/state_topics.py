@@ -6,15 +6,15 @@ for instance, retention deletes checkpoints, or compaction deletes entries of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, readable_topic_configs
-from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.metadata import Metadata
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _MESSAGE_BYTES, _MIN_REPLICAS = "max.message.bytes", "min.insync.replicas"
 _KEYS = (CLEANUP_POLICY, *RETENTIONS, _MESSAGE_BYTES, _MIN_REPLICAS)
@@ -54,21 +54,23 @@ class StateTopic:
         return int(self.configs.get(key, "-1"))
 
 
-def read(client: ClusterClient, metadata: Metadata) -> tuple[StateTopic, ...]:
-    """Return those of the two topics that exist.
-
-    Args:
-        metadata: of the destination, at least of these topics.
+def read(snapshot: ClusterSnapshot) -> list[StateTopic]:
+    """Ask for those of the two topics that exist.
 
     Raises:
         RelayError: the destination does not answer.
     """
+    metadata = snapshot.at_destination
     names = [name for name in _POLICIES if name in metadata.topics]
-    configs, refused = readable_topic_configs(client, names, _KEYS)
-    return tuple(
+    if not names:
+        return []
+    with snapshot.destination_client() as client:
+        client.learn(metadata)
+        configs, refused = client.retry(partial(readable_topic_configs, client, names, _KEYS))
+    return [
         StateTopic(
             name,
-            client.cluster,
+            snapshot.destination,
             partitions=len(metadata.topics[name].leaders),
             replicas=min(metadata.topics[name].replicas.values(), default=0),
             brokers=len(metadata.brokers),
@@ -76,17 +78,18 @@ def read(client: ClusterClient, metadata: Metadata) -> tuple[StateTopic, ...]:
             refused=refused.get(name),
         )
         for name in names
-    )
+    ]
 
 
-def refuse(topics: Sequence[StateTopic]) -> None:
+def refuse(snapshot: ClusterSnapshot) -> None:
     """Raise the first error of topics with which a mirror would lose its state.
 
     Raises:
         ConfigError: such an error.
         PermissionDeniedError: nobody knows, because the user may not read a configuration.
+        RelayError: the destination does not answer.
     """
-    for topic in topics:
+    for topic in read(snapshot):
         for error in errors(topic):
             raise error
 

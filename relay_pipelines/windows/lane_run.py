@@ -29,7 +29,6 @@ from relay_pipelines.settings.models import Start
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.lag import Rate, Rates
-from relay_pipelines.snapshot.recent_configs import RecentConfigs
 from relay_pipelines.user_sources import Sources
 from relay_pipelines.windows import run_snapshot, window_events
 from relay_pipelines.windows.cut import new_windows
@@ -92,7 +91,6 @@ class LaneRun:
     _surveyed_seconds: float = field(default=0.0, init=False)
     _has_all_topics: bool = field(default=True, init=False)
     _snapshots: Rates = field(default_factory=Rates, init=False)
-    _configs: RecentConfigs = field(default_factory=RecentConfigs, init=False)
     _rates: Mapping[str, Rate] = field(default_factory=dict, init=False)
     _looked: float = field(default=0.0, init=False)
     _is_replaced: bool = field(default=False, init=False)
@@ -130,7 +128,7 @@ class LaneRun:
         self.checks.kafka = self.kafka
         self.groups.use(self.kafka.sides(lane.mirror))
         # of another destination, maybe
-        self._snapshots, self._ledger_ends, self._configs = Rates(), {}, RecentConfigs()
+        self._snapshots, self._ledger_ends = Rates(), {}
         self._looks_for_left = True
 
     def _warn(self, line: str) -> None:
@@ -302,7 +300,6 @@ class LaneRun:
             start=start,
             looks_only=self._writers.waits,
             waits=lambda found: self.yields and self._waits(found, has_news=False),
-            recent=self._configs,
         )
         turns.of(self.context.run_id).move()
         self._surveyed_seconds = clock.monotonic() - began

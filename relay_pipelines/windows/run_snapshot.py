@@ -11,7 +11,6 @@ from relay_pipelines.settings.models import Start
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.snapshot.recent_configs import RecentConfigs
 
 
 def prepare(
@@ -25,7 +24,6 @@ def prepare(
     start: Start | None = None,
     looks_only: bool = False,
     waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
-    recent: RecentConfigs | None = None,
 ) -> ClusterSnapshot:
     """Take a snapshot, decide where new topics start, and accept losses if relay.yaml says so.
 
@@ -37,7 +35,6 @@ def prepare(
         start: where topics start that were never copied; as configured if None.
         looks_only: whether to write nothing.
         waits: as in `prepare_snapshot`.
-        recent: as in `take_snapshot`.
 
     Raises:
         RelayError: a cluster does not answer, or refuses.
@@ -51,7 +48,6 @@ def prepare(
         first_upstream=attempt,
         patient=patient,
         settled=True,
-        recent=recent,
     )
     if looks_only:
         return take()

@@ -28,7 +28,7 @@ from relay_pipelines.run.result import RunResult, TopicTotals, joined
 from relay_pipelines.run.run import Observer, run
 from relay_pipelines.run.run_plan import RunPlan, plan_frozen
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import lag
+from relay_pipelines.snapshot import configs, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
@@ -282,6 +282,7 @@ def count_window(
     result = copied.result if copied else RunResult(snapshot.name, run_id, {})
     next_offsets: Mapping[TopicPartition, int] = {}
     try:
+        plan = replace(plan, snapshot=configs.with_all(snapshot))
         next_offsets = _next_offsets(snapshot)
     except RelayError as error:
         result.errors.append(error)
@@ -300,7 +301,7 @@ def count_window(
         _add_ages(reports, snapshot, next_offsets)
     differences = [
         difference
-        for difference in topic_configs.differences(snapshot)
+        for difference in topic_configs.differences(plan.snapshot)
         if difference not in result.reconfigured
     ]
     recount_seconds = kafka.clock.monotonic() - began

@@ -30,7 +30,7 @@ from relay_pipelines.prepare import permissions, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import read_clusters
+from relay_pipelines.snapshot import configs, read_clusters
 from tests.copying import KEPT
 from tests.support import commands, consumers, independent
 from tests.support.acls import ALLOW, CLUSTER, DENY, GROUP, PREFIXED, TOPIC, acl, grant, may_write
@@ -248,7 +248,7 @@ def test_a_missing_permission_is_named(
     following = guarded.mirror(destination=relay)
     following["topics"] |= {"sync_configs": True}
     mirror = Mirror.model_validate(following)
-    taken = read_clusters.take_snapshot(Sides("m", mirror, CLOCK))
+    taken = configs.with_all(read_clusters.take_snapshot(Sides("m", mirror, CLOCK)))
     remedy = f"grant the user AlterConfigs on topic copy.{ORDERS}"
     _, done, refused = topic_configs.sync(taken)
     assert (done, list(refused)) == ([], [f"copy.{ORDERS}"])

@@ -35,7 +35,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.topics import DEFAULT_CONFIG_KEYS
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import read_clusters
+from relay_pipelines.snapshot import configs, read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, records_of
 from tests.support import commands
@@ -82,9 +82,8 @@ class Followed:
         )
 
     def surveyed(self, **more: Any) -> ClusterSnapshot:
-        return read_clusters.take_snapshot(
-            Sides(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
-        )
+        sides = Sides(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
+        return configs.with_all(read_clusters.take_snapshot(sides))
 
     def copy(self) -> None:
         """Copy everything new, as tasks do."""

@@ -32,7 +32,7 @@ from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import BatchBuilder, Record
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import read_clusters
+from relay_pipelines.snapshot import configs, read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.guarded import LACKING, PASSWORD, secured, way_in
@@ -181,7 +181,7 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     mirror = configured(tmp_path, f"{topic}(-other)?", way, way)
 
-    snapshot = read_clusters.take_snapshot(Sides(MIRROR, mirror))
+    snapshot = configs.with_all(read_clusters.take_snapshot(Sides(MIRROR, mirror)))
 
     planned = run_plan.plan(snapshot)
     assert [window.topic for window in planned.windows] == [topic]

@@ -23,6 +23,7 @@ from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Mirror, Spark, WindowSettings
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.configs import with_all
 from relay_pipelines.snapshot.read_clusters import take_snapshot
 from relay_pipelines.windows.cut import UNLIMITED, new_windows
 from tests.support.copies_in_memory import Clock
@@ -146,8 +147,9 @@ def assert_the_same(world: World, snapshot: ClusterSnapshot) -> None:
     for tp, found in snapshot.blockers.items():
         assert list(found) == sorted(found, key=lambda blocker: blocker.value)
         assert snapshot.held[tp] is next(iter(found.values()))
-    brief = take_snapshot(sides, configs=False, patient=False)
-    assert {tp: str(error) for tp, error in brief.held.items()} == held
+    whole = with_all(snapshot, patient=False)
+    assert {tp: str(error) for tp, error in whole.held.items()} == held
+    assert whole.configs.source.keys() == snapshot.topics.keys()
 
     # what is copied, what is held, and what is not new are all that there is
     copied = {each.topic_partition for each in snapshot.news}

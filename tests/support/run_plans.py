@@ -14,8 +14,7 @@ from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.run.run_plan import RunPlan, plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Selected, Topic
-from relay_pipelines.snapshot.recent_configs import TopicConfigs
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Selected, Topic, TopicConfigs
 from tests.support.config_files import SIDES
 
 MIRROR = Mirror.model_validate(SIDES | {"destination": {"bootstrap_servers": "b:1"}})

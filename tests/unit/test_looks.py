@@ -23,7 +23,8 @@ from relay_pipelines.run.session import Session
 from relay_pipelines.settings import Spark
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import lag
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, TopicConfigs
+from relay_pipelines.snapshot.configs import with_all
 from relay_pipelines.snapshot.read_clusters import take_snapshot
 from tests.support import commands
 from tests.support.copies_in_memory import AT, Clock
@@ -47,9 +48,9 @@ def refused(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def look(world: World, *, configs: bool = True, **changes: Any) -> ClusterSnapshot:
+def look(world: World, **changes: Any) -> ClusterSnapshot:
     mirror = world.mirror.model_copy(update=changes)
-    return take_snapshot(Sides("m", mirror, Clock()), configs=configs)
+    return take_snapshot(Sides("m", mirror, Clock()))
 
 
 def test_status_says_that_a_topic_is_refused(
@@ -81,12 +82,14 @@ def test_no_loss_of_what_is_refused_is_accepted(refused: World) -> None:
     assert list(map(type, found.accepted)) == [RetentionPassedError]
 
 
-def test_a_look_at_what_is_new_holds_back_the_same(refused: World) -> None:
-    """The planner of Dagster and the checks take such a look; a run takes the other one."""
+def test_a_look_asks_for_the_configuration_of_what_would_be_copied(refused: World) -> None:
+    """Of quiet topics, whoever compares them asks besides."""
     refused.source.low_watermarks.clear()
-    held, free = (look(refused, configs=configs).held for configs in (True, False))
-    assert list(held) == [AT]
-    assert list(free) == list(held)
+    assert list(look(refused).held) == [AT]
+    refused.copy(20)
+    quiet = look(refused)
+    assert (quiet.held, quiet.configs) == ({}, TopicConfigs())
+    assert list(with_all(quiet).configs.refused) == ["a"]
 
 
 @pytest.mark.parametrize("most_ages", [0, 1_000])

@@ -121,11 +121,12 @@ def test_the_number_of_series_is_bounded() -> None:
     many = [Position(TopicPartition("orders", index), 0, 9, 9) for index in range(500)]
     lags = {position.topic_partition: PartitionLag(0, 0.0) for position in many}
     found = replace(look(positions=many), lags=lags)
-    uncommitted, topics, others, hidden = 6, 2, 2 + len(State), 2 * (2 + 2)
+    uncommitted, topics, hidden = 6, 2, 2 * (2 + 2)
+    others, upstream = 2 + len(State), 2 + 4
     by_partition = list(samples(found, by_partition=True))
-    assert len(by_partition) == uncommitted * 500 + topics + others + hidden
+    assert len(by_partition) == uncommitted * 500 + topics + others + upstream + hidden
     by_topic = list(samples(found, by_partition=False))
-    assert len(by_topic) == uncommitted + topics + others + hidden
+    assert len(by_topic) == uncommitted + topics + others + upstream + hidden
 
 
 @pytest.mark.parametrize("by_partition", [True, False])

@@ -29,9 +29,8 @@ from relay_pipelines.plan.upstreams import Log, UpstreamSelection, UpstreamState
 from relay_pipelines.prepare.permissions import AclReport
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan, plan
-from relay_pipelines.snapshot.cluster_snapshot import Selected
+from relay_pipelines.snapshot.cluster_snapshot import Selected, TopicConfigs
 from relay_pipelines.snapshot.lag import PERIOD_SECONDS, PartitionLag, Rate, Rates, oldest_seconds
-from relay_pipelines.snapshot.recent_configs import TopicConfigs
 from tests.support.config_files import SIDES
 from tests.support.filled import Clock
 from tests.support.independent import until

@@ -18,10 +18,15 @@ import pytest
 from pydantic import TypeAdapter
 
 from relay_pipelines import json_codec
-from relay_pipelines.errors import DestinationError, LogTruncatedError, WrongClusterError
+from relay_pipelines.errors import (
+    DestinationError,
+    DivergedUpstreamError,
+    LogTruncatedError,
+    WrongClusterError,
+)
 from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger import checkpoint
-from relay_pipelines.ledger.state_table import read_state
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.positions import OnDataLoss, Position
@@ -33,8 +38,9 @@ from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import _Run, never
 from relay_pipelines.settings import Mirror
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.snapshot.recent_configs import RecentConfigs, TopicConfigs
+from relay_pipelines.snapshot.upstream_selection import select_upstream
 from relay_pipelines.user_sources import Sources
 from tests.copying import copy_as_it_is
 from tests.support import copies_in_memory as memory
@@ -42,25 +48,11 @@ from tests.support.config_files import SIDES
 from tests.support.run_plans import plan_of, snapshot_of, with_checkpoints
 
 
-def test_when_configurations_are_asked_for() -> None:
-    """For a copy, of other topics, and after a minute; else the last answer is shown again."""
-    recent, asked = RecentConfigs(), []
-
-    def ask() -> TopicConfigs:
-        asked.append(TopicConfigs())
-        return asked[-1]
-
-    def finds_new(of: str, now: float, *, copies: bool) -> bool:
-        before = len(asked)
-        assert recent.find(of, now, ask, copies=copies) is asked[-1]
-        return len(asked) > before
-
-    assert finds_new("a", 1_000.0, copies=False)
-    assert not finds_new("a", 1_060.0, copies=False)
-    assert finds_new("a", 1_060.0, copies=True)
-    assert not finds_new("a", 1_120.0, copies=False)
-    assert finds_new("a", 1_120.5, copies=False)
-    assert finds_new("b", 1_121.0, copies=False)
+def test_an_only_upstream_in_quarantine_is_not_read() -> None:
+    """As of several: an operator clears it."""
+    sides = Sides("m", Mirror.model_validate(SIDES))
+    with pytest.raises(DivergedUpstreamError, match="one: quarantined: it differs"):
+        select_upstream(sides, CheckpointSnapshot(quarantined={"one": "it differs"}))
 
 
 def test_nothing_is_written_while_another_deployment_copies() -> None:

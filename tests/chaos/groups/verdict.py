@@ -104,7 +104,7 @@ def _taken_on(sides: Sides) -> list[str]:
     """Return the copies that a mirror would copy which does not deny them."""
     (side,) = (side for side in SIDES if not DENIED[side])
     name, copies = mirror_from(side), copy_of(other(side)).topic
-    snapshot = take_snapshot(MirrorSides(name, load(sides.config).mirror(name)), configs=False)
+    snapshot = take_snapshot(MirrorSides(name, load(sides.config).mirror(name)))
     return [] if copies in snapshot.facts.refused else [f"{name} does not refuse {copies}"]
 
 

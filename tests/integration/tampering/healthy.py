@@ -111,9 +111,7 @@ def renamed(to: str, where: ResetTo) -> Action:
         topics = stage.sections[row.mirror]["topics"]
         topics.setdefault("rename", {})[row.name] = to
         mirror = stage.settings(row.mirror)
-        snapshot = read_clusters.take_snapshot(
-            Sides(row.mirror, mirror, CLOCK), row.name, configs=False
-        )
+        snapshot = read_clusters.take_snapshot(Sides(row.mirror, mirror, CLOCK), row.name)
         moved = reset.execute(snapshot, reset.plan_resets(snapshot, where))
         assert [is_moved for _, is_moved in moved] == [True]
 

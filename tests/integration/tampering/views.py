@@ -19,7 +19,7 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import read_clusters
+from relay_pipelines.snapshot import configs, read_clusters
 from relay_pipelines.windows import window_events
 from relay_pipelines.windows.window_run import TopicReport, copy_round, count_window
 from tests.integration.tampering.stage import CLOCK, Row, Stage, topics_of
@@ -155,7 +155,9 @@ def exporter(stage: Stage, mirror: str) -> Cells:
         elif sample.name == "check_failed":
             failed.add(sample.labels[2])
     concerned = {
-        "configs": {each.topic for each in topic_configs.differences(look.snapshot)},
+        "configs": {
+            each.topic for each in topic_configs.differences(configs.with_all(look.snapshot))
+        },
         "source_topics": {*look.snapshot.selected.deleted, *look.snapshot.selected.unseen},
     }
     for check in failed:
