@@ -230,13 +230,14 @@ class _Tick:
     def _ended(self, before: MirrorCursor) -> tuple[list[dg.AssetCheckEvaluation], MirrorCursor]:
         """What the checks say that nothing evaluates any more, and the cursor after this tick."""
         main, mirror = self.loaded[0], self.kafka.mirror(self._mirror)
+        now = self.kafka.clock.now_ms() / 1000
         denied = {
             decision.topic: decision.why
             for decision in select(self._with_asset, mirror.topics.allow, mirror.topics.deny)
             if not decision.included
         }
         events = [
-            no_longer_mirrored(main, topic, why)
+            no_longer_mirrored(main, topic, why, now)
             for topic, why in denied.items()
             if topic not in before.denied
         ]
@@ -247,7 +248,6 @@ class _Tick:
         lanes = before.lanes | {plan.lane: plan.cursor for plan in self.plans}
         kept = lanes.keys() - {lane.name for lane in gone}
         after = MirrorCursor({name: lanes[name] for name in kept}, sorted(denied))
-        now = self.kafka.clock.now_ms() / 1000
         return [dated(event, now) for event in events], after
 
     def _gone(self) -> list[Lane]:

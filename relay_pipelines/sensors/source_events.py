@@ -11,6 +11,7 @@ What a planner remembers from tick to tick.
 import datetime as dt
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import dagster as dg
 
@@ -201,8 +202,8 @@ def _event(
     )
 
 
-_NOT_MIRRORED = "no longer mirrored"
-_NOT_KNOWN = "not known"
+_UNEVALUATED = "not evaluated since"
+"""What a look did not find has this in its metadata, to be told from what one did find."""
 
 
 def dated(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
@@ -232,15 +233,20 @@ def not_reported(
         for topic in keys.values()
         if (last := said.get(topic)) is None
         or last.passed == (topic in late)
-        or (last.description or "").startswith((_NOT_MIRRORED, _NOT_KNOWN))
+        or _UNEVALUATED in last.metadata
     }
 
 
-def no_longer_mirrored(lane: Lane, topic: str, why: str) -> dg.AssetCheckEvaluation:
+def no_longer_mirrored(lane: Lane, topic: str, why: str, now: float) -> dg.AssetCheckEvaluation:
     """What the lag target of a topic says once, which nothing evaluates any more."""
-    words = f"{_NOT_MIRRORED}: {why}; reload the code location"
+    words = f"no longer mirrored: {why}; reload the code location"
     key = naming.topic_check(lane.path, topic, naming.LAG_TARGET)
-    return CheckResult(passed=True, description=words).evaluation(key)
+    return CheckResult(passed=True, description=words, metadata=_since(now)).evaluation(key)
+
+
+def _since(known_at: float) -> dict[str, dg.MetadataValue[Any]]:
+    known = dg.MetadataValue.timestamp(known_at) if known_at else dg.MetadataValue.null()
+    return {_UNEVALUATED: known}
 
 
 def no_longer_there(lane: Lane) -> list[dg.AssetCheckEvaluation]:
@@ -263,19 +269,19 @@ def report_unknown_lag(
     if not cursor.is_unknown(lane, now):
         return
     since = f" since {format_time(round(cursor.known_at * 1000))}" if cursor.known_at else ""
-    words = f"{_NOT_KNOWN}{since}"
-    key = lane.check(naming.LAG)
+    key, unevaluated = lane.check(naming.LAG), _since(cursor.known_at)
     storage = context.instance.event_log_storage
     last = storage.get_latest_asset_check_execution_by_key([key]).get(key)
     evaluation = last.evaluation if last else None
-    if evaluation is not None and (evaluation.description or "").startswith(words):
+    if evaluation is not None and unevaluated.items() <= evaluation.metadata.items():
         return
-    why = f"{words}: {error}"
+    why = f"not known{since}: {error}"
     topics = {topic: why for topic in lane.topics if not cursor.is_deleted(topic)}
     page = None
     if isinstance(error, RelayError):
         since_ms = round(cursor.known_at * 1000) or None
         page = page_unreachable(lane.mirror, error, round(now * 1000), since_ms)
     unknown = lag.unknown(lane, why, page).evaluation(key)
-    for event in [unknown, *lag_target.evaluations(lane, topics)]:
+    for each in [unknown, *lag_target.evaluations(lane, topics)]:
+        event = changed(each, metadata={**each.metadata, **unevaluated})
         context.instance.report_runless_asset_event(dated(event, now))
