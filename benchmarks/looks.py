@@ -201,7 +201,8 @@ def _begun(name: str, mirror: Mirror) -> None:
         partial(take_snapshot, Sides(name, mirror, _CLOCK))
     )
     plan = run_plan.plan(snapshot)
-    assert not topics.create(snapshot)
+    with snapshot.destination_client() as client:
+        assert not topics.create(client, snapshot)
     ranges = with_owners(name, "", plan.ranges, plan.sizes_bytes)
     assert not owners.claim(snapshot, ranges, options)
 

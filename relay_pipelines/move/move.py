@@ -37,7 +37,7 @@ from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.move.way_back import THERE, WayBackSteps
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.output.messages import Say, say_nothing
-from relay_pipelines.prepare.topics import create_state
+from relay_pipelines.prepare.topics import create_state_topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.run.session import Session
 from relay_pipelines.sides import Sides
@@ -154,8 +154,8 @@ class Move:
             require(record, Action.FENCE, self.request.topics)
             snapshot = snapshot_of(self.sides, self.request, record)
             partitions = [position.topic_partition for position in snapshot.positions]
-            if not snapshot.state.ends:
-                create_state(snapshot.sides)
+            with snapshot.destination_client() as client:
+                create_state_topics(client, snapshot)
             record = records.write(record, self._fencing(record, upstreams, snapshot.targets))
             self._stop_producers(records, record, record.fence, upstreams)
             self.say(f"waiting {self.request.still_ms / 1000:g} s for the source not to move")

@@ -55,23 +55,24 @@ def prepare_snapshot(
     snapshot = take_snapshot()
     if waits(snapshot):
         return snapshot
-    if snapshot.news or snapshot.new_starts:
-        state_topics.refuse(snapshot)
-    if not snapshot.checkpoints:
-        _prove_clusters(snapshot)
-    while snapshot.new_starts:
-        # fenced by another driver that records the same starts: the next snapshot has them
-        with suppress(FencedError):
-            record_starts(snapshot)
-        snapshot = take_snapshot()
-    accepts = snapshot.sides.mirror.on_data_loss is OnDataLoss.CONTINUE
-    if not accepts or not snapshot.held_for(Blocker.LOST):
-        return snapshot
-    accepted = accept_losses(snapshot)
+    with snapshot.destination_client() as client:
+        if snapshot.news or snapshot.new_starts:
+            state_topics.refuse(client, snapshot)
+        if not snapshot.checkpoints:
+            _prove_clusters(client, snapshot)
+        while snapshot.new_starts:
+            # fenced by another driver that records the same starts: the next snapshot has them
+            with suppress(FencedError):
+                record_starts(client, snapshot)
+            snapshot = take_snapshot()
+        accepts = snapshot.sides.mirror.on_data_loss is OnDataLoss.CONTINUE
+        if not accepts or not snapshot.held_for(Blocker.LOST):
+            return snapshot
+        accepted = accept_losses(client, snapshot)
     return replace(take_snapshot(), accepted=tuple(accepted))
 
 
-def _prove_clusters(snapshot: ClusterSnapshot) -> None:
+def _prove_clusters(destination: ClusterClient, snapshot: ClusterSnapshot) -> None:
     """Connect to the brokers of both clusters, before anything is copied.
 
     Raises:
@@ -79,15 +80,12 @@ def _prove_clusters(snapshot: ClusterSnapshot) -> None:
         UnsupportedError: a broker does not serve what a copy needs.
         RelayError: no broker answers.
     """
-    with (
-        snapshot.source_client() as source,
-        snapshot.destination_client() as destination,
-    ):
+    with snapshot.source_client() as source:
         for client in (source, destination):
             client.retry(client.refuse_other_clusters)
 
 
-def record_starts(snapshot: ClusterSnapshot) -> None:
+def record_starts(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
     """Write the start records of a snapshot in one transaction; existing ones are kept.
 
     Those of a mirror's first run are written all together or, if another driver was first, not.
@@ -96,24 +94,23 @@ def record_starts(snapshot: ClusterSnapshot) -> None:
         FencedError: another driver records starts of this mirror at the same time.
         RelayError: the destination does not answer, or refuses.
     """
-    topics.create_state_topics(snapshot)
-    with snapshot.destination_client() as client:
+    topics.create_state_topics(client, snapshot)
 
-        def decision() -> list[StateRecord]:
-            committed = read_state(client, settled=True).of(snapshot.name)
-            is_first = any(not start.topic for start in snapshot.new_starts)
-            if is_first and committed.has_begun:
-                return []
-            started = {tp.topic for tp in committed.checkpoints}.union(committed.starts)
-            return [start_record(each) for each in snapshot.new_starts if each.topic not in started]
+    def decision() -> list[StateRecord]:
+        committed = read_state(client, settled=True).of(snapshot.name)
+        is_first = any(not start.topic for start in snapshot.new_starts)
+        if is_first and committed.has_begun:
+            return []
+        started = {tp.topic for tp in committed.checkpoints}.union(committed.starts)
+        return [start_record(each) for each in snapshot.new_starts if each.topic not in started]
 
-        decide(client, start_id(snapshot.name), decision)  # one id for all topics
+    decide(client, start_id(snapshot.name), decision)  # one id for all topics
 
 
 _LOG = logging.getLogger(__name__)
 
 
-def accept_losses(snapshot: ClusterSnapshot) -> list[RelayError]:
+def accept_losses(client: ClusterClient, snapshot: ClusterSnapshot) -> list[RelayError]:
     """Move every checkpoint with a loss to where the copy can resume, and return what was lost.
 
     A checkpoint that has moved since the snapshot is left alone: another driver has dealt with it.
@@ -123,29 +120,28 @@ def accept_losses(snapshot: ClusterSnapshot) -> list[RelayError]:
     """
     accepted: list[RelayError] = []
     lost = snapshot.held_for(Blocker.LOST)
-    topics.create_state_topics(snapshot)
-    with snapshot.destination_client() as client:
-        for position in snapshot.positions:
-            if (tp := position.topic_partition) not in lost:
-                continue
-            try:
-                is_moved = _accept_loss(client, snapshot, position)
-            except FencedError:
-                continue  # another driver deals with it at the same time
-            except TransactionPendingError as failed:  # of this id, not of the destination
-                _LOG.warning("%s: %s; the loss stays held back", snapshot.name, failed.of(tp))
-                continue
-            except RetriableError as failed:
-                if not accepted:
-                    raise
-                _LOG.warning(
-                    "%s: %s; losses that are not accepted yet stay held back",
-                    snapshot.name,
-                    failed,
-                )
-                break
-            if is_moved:
-                accepted.append(lost[tp])
+    topics.create_state_topics(client, snapshot)
+    for position in snapshot.positions:
+        if (tp := position.topic_partition) not in lost:
+            continue
+        try:
+            is_moved = _accept_loss(client, snapshot, position)
+        except FencedError:
+            continue  # another driver deals with it at the same time
+        except TransactionPendingError as failed:  # of this id, not of the destination
+            _LOG.warning("%s: %s; the loss stays held back", snapshot.name, failed.of(tp))
+            continue
+        except RetriableError as failed:
+            if not accepted:
+                raise
+            _LOG.warning(
+                "%s: %s; losses that are not accepted yet stay held back",
+                snapshot.name,
+                failed,
+            )
+            break
+        if is_moved:
+            accepted.append(lost[tp])
     return accepted
 
 

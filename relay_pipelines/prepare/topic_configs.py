@@ -98,7 +98,7 @@ def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str]]:
 
 
 def sync(
-    snapshot: ClusterSnapshot,
+    client: ClusterClient, snapshot: ClusterSnapshot
 ) -> tuple[ClusterSnapshot, list[Difference], dict[str, RelayError]]:
     """Make the destination's configuration equal to the source's, of topics this mirror copied to.
 
@@ -116,15 +116,13 @@ def sync(
     wanted = changes(snapshot)
     if not wanted:
         return snapshot, [], {}
-    with snapshot.destination_client() as client:
-        alter = partial(alter_topic_configs, client)
-        refused = client.retry_each(alter, wanted)
-        done = [
-            difference
-            for difference in differences(snapshot)
-            if difference.is_ours and difference.topic not in refused
-        ]
-        new = client.retry(lambda: _altered(client, snapshot, done))
+    refused = client.retry_each(partial(alter_topic_configs, client), wanted)
+    done = [
+        difference
+        for difference in differences(snapshot)
+        if difference.is_ours and difference.topic not in refused
+    ]
+    new = client.retry(lambda: _altered(client, snapshot, done))
     found = replace(snapshot.configs, destination={**snapshot.configs.destination, **new})
     return replace(snapshot, configs=found), done, refused
 

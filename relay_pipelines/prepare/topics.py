@@ -31,7 +31,6 @@ from relay_pipelines.protocol.admin import (
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.protocol.producer import timeout_too_long
-from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -189,7 +188,7 @@ def _too_small(snapshot: ClusterSnapshot) -> dict[str, int]:
     }
 
 
-def create(snapshot: ClusterSnapshot) -> dict[str, RelayError]:
+def create(client: ClusterClient, snapshot: ClusterSnapshot) -> dict[str, RelayError]:
     """Create missing topics, add partitions, and wait until every new one has a serving leader.
 
     Returns:
@@ -203,13 +202,11 @@ def create(snapshot: ClusterSnapshot) -> dict[str, RelayError]:
     growing = to_grow(snapshot)
     if to_create(snapshot):
         factor = snapshot.sides.mirror.destination.replication_factor
-        with snapshot.destination_client() as client:
-            _create_state(client, factor)
-            known = client.retry(partial(known_keys, client, snapshot))
-            new = missing(snapshot, known)
-            refused |= _create_mirrored(client, new, factor)
+        create_state(client, factor)
+        known = client.retry(partial(known_keys, client, snapshot))
+        refused |= _create_mirrored(client, missing(snapshot, known), factor)
     if growing:
-        refused |= _grow(snapshot, growing)
+        refused |= _grow(client, growing)
     return by_source(snapshot, refused)
 
 
@@ -225,25 +222,14 @@ def by_source(
     }
 
 
-def create_state_topics(snapshot: ClusterSnapshot) -> None:
-    """Create the checkpoint topic and the ledger if they are missing.
+def create_state_topics(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
+    """Create the checkpoint topic and the ledger if the snapshot has seen no checkpoint topic.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
     if not snapshot.state.ends:
-        with snapshot.destination_client() as client:
-            _create_state(client, snapshot.sides.mirror.destination.replication_factor)
-
-
-def create_state(sides: Sides) -> None:
-    """Create the checkpoint topic and the ledger, each if it is missing.
-
-    Raises:
-        RelayError: the destination does not answer, or refuses.
-    """
-    with sides.destination() as client:
-        _create_state(client, sides.mirror.destination.replication_factor)
+        create_state(client, snapshot.sides.mirror.destination.replication_factor)
 
 
 def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
@@ -361,10 +347,13 @@ def require_transaction_timeout(client: ClusterClient) -> None:
             raise timeout_too_long(client, most.value)
 
 
-def _create_state(client: ClusterClient, replication_factor: int | None) -> None:
+def create_state(client: ClusterClient, replication_factor: int | None) -> None:
     """Create the topics of the mirror's state, before others whose logs a broker opens first.
 
     The broker creates `__transaction_state` when somebody first looks for a coordinator.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
     """
     client.retry(partial(require_transaction_timeout, client))
     with suppress(RelayError):  # whoever needs the coordinator looks again, and waits for it
@@ -421,12 +410,10 @@ def _note_created(client: ClusterClient, topics: Collection[str]) -> None:
         decide(client, start_id(client.mirror), lambda: records)
 
 
-def _grow(snapshot: ClusterSnapshot, growing: Mapping[str, int]) -> dict[str, RelayError]:
-    with snapshot.destination_client() as client:
-        grow = partial(grow_topics, client)
-        refused = client.retry_each(grow, growing)
-        grown = {topic: count for topic, count in growing.items() if topic not in refused}
-        wait_for_leaders(client, grown)
+def _grow(client: ClusterClient, growing: Mapping[str, int]) -> dict[str, RelayError]:
+    refused = client.retry_each(partial(grow_topics, client), growing)
+    grown = {topic: count for topic, count in growing.items() if topic not in refused}
+    wait_for_leaders(client, grown)
     return refused
 
 

@@ -119,8 +119,8 @@ def execute(sides: Sides, planned: Iterable[Restore]) -> Iterator[tuple[Restore,
     changes = [(restore, restore.after) for restore in planned if restore.after is not None]
     if not changes:
         return
-    topics.create_state(sides)
     with sides.destination("restore") as client:
+        topics.create_state(client, sides.mirror.destination.replication_factor)
         again = [restore for restore, _ in changes if restore.act is Act.AGAIN]
         _fence_former_owners(client, sides.mirror, again)
         for restore, after in changes:

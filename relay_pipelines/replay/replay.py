@@ -151,16 +151,17 @@ def start_replay(replay: Replay) -> Replay:
     """
     if replay.is_started:
         return replay
-    state_topics.refuse(replay.plan.snapshot)
-    for error in replay.plan.held:
-        raise error
     start, snapshot = replay.start, replace(replay.plan.snapshot, new_starts=[replay.start])
     found: Mapping[str, StartRecord] = {}
-    while not found:
-        # fenced by another process that starts the same replay: its record is there the next time
-        with suppress(FencedError):
-            record_starts(snapshot)
-        found = read_checkpoints(snapshot.sides, settled=True).starts
+    with snapshot.destination_client() as client:
+        state_topics.refuse(client, snapshot)
+        for error in replay.plan.held:
+            raise error
+        while not found:
+            # fenced by another process that starts the same replay: its record is there by then
+            with suppress(FencedError):
+                record_starts(client, snapshot)
+            found = read_checkpoints(snapshot.sides, settled=True).starts
     assert start.replay is not None
     for each in found.values():
         require_same(each, start.replay.parameters, replay.id)

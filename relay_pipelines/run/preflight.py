@@ -231,7 +231,9 @@ def _topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def _state_topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    for topic in state_topics.read(snapshot):
+    with snapshot.destination_client() as client:
+        found = state_topics.read(client, snapshot)
+    for topic in found:
         for error in state_topics.errors(topic):
             yield _error(snapshot.name, error)
         for risk in state_topics.warnings(topic):

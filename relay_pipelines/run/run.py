@@ -179,9 +179,11 @@ class _Run:
     def _sync_configs(self, plan: RunPlan) -> RunPlan:
         if not self._sides.mirror.topics.sync_configs:
             return plan
-        snapshot, self._result.reconfigured, at_destination = topic_configs.sync(
-            self._stoppable(plan.snapshot)
-        )
+        snapshot = self._stoppable(plan.snapshot)
+        with snapshot.destination_client() as client:
+            snapshot, self._result.reconfigured, at_destination = topic_configs.sync(
+                client, snapshot
+            )
         refused = topics.by_source(snapshot, at_destination)
         self._result.errors += refused.values()
         windows = [window for window in plan.windows if window.topic not in refused]
@@ -206,7 +208,8 @@ class _Run:
         for record_policy in fixed.values():
             # an error in a class would fail every task
             user_class.construct_all(record_policy)
-        refused = topics.create(snapshot)
+        with snapshot.destination_client() as client:
+            refused = topics.create(client, snapshot)
         self._result.errors += refused.values()
         ready = [
             replace(copy_range, record_policy=fixed[copy_range.record_policy])

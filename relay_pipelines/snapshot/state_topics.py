@@ -14,6 +14,7 @@ from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayErro
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, readable_topic_configs
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _MESSAGE_BYTES, _MIN_REPLICAS = "max.message.bytes", "min.insync.replicas"
@@ -54,19 +55,15 @@ class StateTopic:
         return int(self.configs.get(key, "-1"))
 
 
-def read(snapshot: ClusterSnapshot) -> list[StateTopic]:
-    """Ask for those of the two topics that exist.
+def read(client: ClusterClient, snapshot: ClusterSnapshot) -> list[StateTopic]:
+    """Ask the destination for those of the two topics that exist.
 
     Raises:
         RelayError: the destination does not answer.
     """
     metadata = snapshot.at_destination
     names = [name for name in _POLICIES if name in metadata.topics]
-    if not names:
-        return []
-    with snapshot.destination_client() as client:
-        client.learn(metadata)
-        configs, refused = client.retry(partial(readable_topic_configs, client, names, _KEYS))
+    configs, refused = client.retry(partial(readable_topic_configs, client, names, _KEYS))
     return [
         StateTopic(
             name,
@@ -81,7 +78,7 @@ def read(snapshot: ClusterSnapshot) -> list[StateTopic]:
     ]
 
 
-def refuse(snapshot: ClusterSnapshot) -> None:
+def refuse(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
     """Raise the first error of topics with which a mirror would lose its state.
 
     Raises:
@@ -89,7 +86,7 @@ def refuse(snapshot: ClusterSnapshot) -> None:
         PermissionDeniedError: nobody knows, because the user may not read a configuration.
         RelayError: the destination does not answer.
     """
-    for topic in read(snapshot):
+    for topic in read(client, snapshot):
         for error in errors(topic):
             raise error
 

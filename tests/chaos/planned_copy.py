@@ -12,6 +12,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.read_clusters import take_snapshot
+from tests.support.planned_copy import at_destination
 
 
 def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list[CopyRange]]:
@@ -19,7 +20,7 @@ def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list
     take = partial(take_snapshot, Sides(name, mirror, clock))
     plan = run_plan.plan(prepare_snapshot(take))
     snapshot, options = plan.snapshot, mirror.copy_options
-    refused = topics.create(snapshot)
+    refused = at_destination(snapshot, topics.create)
     planned = [each for each in plan.ranges if each.source.topic_partition.topic not in refused]
     ranges = with_owners(name, "", planned, plan.sizes_bytes, snapshot.pinned_topics)
     owners.claim(snapshot, ranges, options)

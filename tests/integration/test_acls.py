@@ -35,7 +35,7 @@ from tests.copying import KEPT
 from tests.support import commands, consumers, independent
 from tests.support.acls import ALLOW, CLUSTER, DENY, GROUP, PREFIXED, TOPIC, acl, grant, may_write
 from tests.support.independent import Record, client, configure, until, write
-from tests.support.planned_copy import copy_planned
+from tests.support.planned_copy import at_destination, copy_planned
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
@@ -107,7 +107,7 @@ class Guarded:
         taken = read_clusters.take_snapshot(
             Sides("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
         )
-        topics.create(taken)
+        at_destination(taken, topics.create)
         assert len(copy_planned(taken)) == 1
 
     def mirror(
@@ -250,7 +250,7 @@ def test_a_missing_permission_is_named(
     mirror = Mirror.model_validate(following)
     taken = configs.with_all(read_clusters.take_snapshot(Sides("m", mirror, CLOCK)))
     remedy = f"grant the user AlterConfigs on topic copy.{ORDERS}"
-    _, done, refused = topic_configs.sync(taken)
+    _, done, refused = at_destination(taken, topic_configs.sync)
     assert (done, list(refused)) == ([], [f"copy.{ORDERS}"])
     assert str(refused[f"copy.{ORDERS}"]).endswith(f"; {remedy}")
     assert remedy in [error.remedy for error in permissions.missing_permissions(taken)], (

@@ -40,7 +40,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, records_of
 from tests.support import commands
 from tests.support.independent import Record, client, configure, create, delete, grow, until, write
-from tests.support.planned_copy import copy_planned, no_spark, prepared
+from tests.support.planned_copy import at_destination, copy_planned, no_spark, prepared
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
@@ -88,7 +88,7 @@ class Followed:
     def copy(self) -> None:
         """Copy everything new, as tasks do."""
         taken = self.surveyed()
-        topics.create(taken)
+        at_destination(taken, topics.create)
         assert len(copy_planned(taken)) == 1
 
     def run(self, **more: Any) -> RunResult:
@@ -212,7 +212,7 @@ def test_what_is_not_followed(followed: Followed) -> None:
     remedy = found[f"copy.{other}"].finding(sync=True).remedy
     assert remedy == "it is left alone until the mirror has copied to the topic"
     assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
-    after, done, _ = topic_configs.sync(taken)
+    after, done, _ = at_destination(taken, topic_configs.sync)
     assert [(change.topic, change.key) for change in done] == [(followed.copy_of, *listed)]
     assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
     assert own_configs(followed.destination, f"copy.{other}") == {"max.message.bytes": "5000"}
@@ -402,7 +402,7 @@ def surveyed(clusters: Clusters, topic: str) -> ClusterSnapshot:
 
 
 def copy(taken: ClusterSnapshot) -> None:
-    topics.create(taken)
+    at_destination(taken, topics.create)
     copy_planned(taken)
 
 
@@ -470,7 +470,7 @@ def test_a_topic_that_we_created_grows_while_it_is_empty(
     taken = surveyed(growing, topic_name)
     assert topics.to_grow(taken) == {}
     assert topics.too_few_partitions(taken) == [f"copy.{topic_name}"]
-    refused = topics.create(taken)
+    refused = at_destination(taken, topics.create)
     assert list(refused) == [topic_name]
     said = "has fewer partitions at the destination than its records need; add partitions to it"
     assert f"-0: topic 'copy.{topic_name}' {said}" in str(refused[topic_name])

@@ -28,6 +28,7 @@ from tests import copying
 from tests.copying import KEPT, OPTIONS, Clusters, ensure_homes, nearly_expired_ms, numbered
 from tests.support import commands
 from tests.support.independent import Record, configure, create, delete_before, write
+from tests.support.planned_copy import at_destination
 from tests.support.recounted import recounted
 
 CLOCK = SystemClock()
@@ -111,7 +112,7 @@ def test_what_another_pinned_topic_partition_wrote_is_no_lost_checkpoint(pinned:
             write(pinned.source, TopicPartition(topic, partition), numbered(5))
         taken = pinned.snapshot(topic_with_its_own_copy)
         planned = run_plan.plan(taken)
-        topics.create(taken)
+        at_destination(taken, topics.create)
         ranges = with_owners(taken.name, "", planned.ranges, {}, taken.pinned_topics)
         owners.claim(taken, ranges, OPTIONS)
         outcomes = list(copy_ranges(pinned.job(taken), ranges))
@@ -134,7 +135,7 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     """When two runs interleave, each record is still counted for its own source."""
     taken = pinned.snapshot()
     assert topics.missing(taken)[0].partitions == 4
-    topics.create(taken)
+    at_destination(taken, topics.create)
     ranges = run_plan.plan(taken).ranges
     assert [len(group) for group in pack(ranges, slots=4)] == [4], "one task of a run copies them"
     # a batch at a time, and slowly

@@ -26,7 +26,7 @@ from tests.support.independent import (
     until,
     write,
 )
-from tests.support.planned_copy import copy_planned, prepared
+from tests.support.planned_copy import at_destination, copy_planned, prepared
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
@@ -123,16 +123,16 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
 
     def overtaken(*told: Any) -> set[TopicPartition]:
         monkeypatch.setattr(fencing, "commit_unseen", commit)
-        prepared_snapshot.record_starts(other)
+        at_destination(other, prepared_snapshot.record_starts)
         return commit(*told)
 
     monkeypatch.setattr(fencing, "commit_unseen", overtaken)
     with pytest.raises(FencedError):
-        prepared_snapshot.record_starts(late)
+        at_destination(late, prepared_snapshot.record_starts)
     monkeypatch.setattr(fencing, "commit_unseen", overtaken)
 
     assert [position.begin for position in topic.snapshot().positions] == [15] * 3
-    prepared_snapshot.record_starts(late)  # it finds what was decided since
+    at_destination(late, prepared_snapshot.record_starts)  # it finds what was decided since
     assert topic.starts() == {0: 15, 1: 15, 2: 15}
 
 

@@ -29,6 +29,7 @@ from tests.support import commands, independent
 from tests.support.acls import CLUSTER, GROUP, ID, acl, grant
 from tests.support.exporter import exporting
 from tests.support.ledgers import ledger_entries
+from tests.support.planned_copy import at_destination
 
 CLOCK = SystemClock()
 GROUPS = "__consumer_offsets"
@@ -97,7 +98,7 @@ class Looker(InProcessEnvironment):
         taken = prepared_snapshot.prepare_snapshot(
             lambda: read_clusters.take_snapshot(Sides(self.name, wanted, CLOCK))
         )
-        topics.create(taken)
+        at_destination(taken, topics.create)
         job = CopyJob(self.name, "run", taken.upstream, taken.destination)
         outcomes = list(copy_ranges(job, run_plan.plan(taken).ranges))
         assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)

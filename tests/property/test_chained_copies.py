@@ -20,6 +20,7 @@ from tests.support import copies_in_memory as memory
 from tests.support.copies_in_memory import checkpoints_of, copy, destination, filled, record, whole
 from tests.support.fake_cluster import FakeCluster, put, served
 from tests.support.filled import Clock, chains
+from tests.support.planned_copy import at_destination
 from tests.support.run_plans import snapshot_of
 from tests.support.tables import titled
 from tests.support.world import World
@@ -51,7 +52,7 @@ def accept(world: World, position: Position, known: Sequence[Checkpoint] = ()) -
         "m", "source", {"a": "a"}, [position], checkpoints=checkpoints, sides=sides
     )
     with world.answering(), patch.object(topics, "create_state_topics"):
-        (accepted,) = prepared_snapshot.accept_losses(snapshot)
+        (accepted,) = at_destination(snapshot, prepared_snapshot.accept_losses)
     return accepted.what
 
 

@@ -1,8 +1,8 @@
 """What a driver and its tasks do, in this process: take a snapshot, and copy what it plans."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError
@@ -19,6 +19,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.support.independent import until
 
 CLOCK = SystemClock()
+T = TypeVar("T")
 
 
 def no_spark() -> NoReturn:
@@ -29,6 +30,14 @@ def prepared(name: str, mirror: Mirror, *more: Any) -> ClusterSnapshot:
     """Take the snapshot with which a run begins: its decisions are written down."""
     take = partial(read_clusters.take_snapshot, Sides(name, mirror, CLOCK), *more)
     return prepared_snapshot.prepare_snapshot(take)
+
+
+def at_destination(
+    snapshot: ClusterSnapshot, act: Callable[[ClusterClient, ClusterSnapshot], T]
+) -> T:
+    """Do a part of what a run does before it copies."""
+    with snapshot.destination_client() as client:
+        return act(client, snapshot)
 
 
 def copy_planned(
