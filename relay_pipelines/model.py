@@ -103,14 +103,6 @@ Intervals = tuple[tuple[int, int], ...]
 """Half-open offsets `[start, end)` of one topic-partition, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One topic's offset ranges that were planned together, at most one per topic-partition."""
-
-    topic: str
-    ranges: tuple[OffsetRange, ...]
-
-
 class TimestampType(StrEnum):
     """Whether the producer or the broker sets timestamps, as in `message.timestamp.type`."""
 

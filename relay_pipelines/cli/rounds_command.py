@@ -223,7 +223,7 @@ class _Rounds:
 
         if writers.waits:
             planned = run_plan.plan(bound.snapshot(self.topic, patient=False))
-            waits(planned.snapshot, has_news=bool(planned.windows))
+            waits(planned.snapshot, has_news=bool(planned.planned))
             return planned, True  # what was only looked at was not prepared
         # before it writes anything: where topics start, or that a loss is accepted
         planned = bound.prepare(self.topic, patient=False, waits=waits)

@@ -45,7 +45,7 @@ class RunLog(Lines):
                 " offsets mean other records now; later windows copy those",
                 superseded,
             )
-        if not plan.windows and not plan.superseded:
+        if not plan.planned and not plan.superseded:
             self._log.info(
                 "nothing left to copy: the checkpoints are at or after the end of the window"
             )

@@ -69,22 +69,22 @@ def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
         "to": str(snapshot.destination),
         "windows": [
             {
-                "topic": window.topic,
-                "destination": str(snapshot.targets[window.topic]),
-                "creates_topic": snapshot.targets[window.topic].topic in new,
-                "records": planned.offsets(window),
-                "bytes": planned.size_bytes(window),
-                "seconds": round(planned.seconds(window), 3),
+                "topic": topic,
+                "destination": str(snapshot.targets[topic]),
+                "creates_topic": snapshot.targets[topic].topic in new,
+                "records": sum(map(len, ranges)),
+                "bytes": planned.size_bytes(ranges),
+                "seconds": round(planned.seconds(ranges), 3),
                 "ranges": [
                     {
                         "partition": offsets.topic_partition.partition,
                         "start": offsets.start,
                         "end": offsets.end,
                     }
-                    for offsets in window.ranges
+                    for offsets in ranges
                 ],
             }
-            for window in planned.windows
+            for topic, ranges in planned.by_topic.items()
         ],
         "open_transactions": [
             {

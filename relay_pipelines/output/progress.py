@@ -144,9 +144,8 @@ class Lines:
 
     def begin(self, plan: RunPlan) -> None:
         """Write what will be copied."""
-        if plan.windows:
-            self._total = sum(plan.offsets(window) for window in plan.windows)
-            topics = plural(len(plan.windows), "topic")
+        if plan.planned:
+            self._total, topics = plan.offsets, plural(len(plan.by_topic), "topic")
             records, upstream = plural(self._total, "record"), plan.snapshot.upstream.name
             if self._announce:
                 self._write(f"copying {records} of {topics} from {upstream}")
@@ -202,13 +201,13 @@ class Bars:
 
     def begin(self, plan: RunPlan) -> None:
         """Draw the empty bars."""
-        self._crowded = len(plan.windows) > _MAX_BARS
+        topics = plan.by_topic
+        self._crowded = len(topics) > _MAX_BARS
         if self._crowded:
-            total = sum(plan.offsets(window) for window in plan.windows)
-            self._all = self.live.add_task(plural(len(plan.windows), "topic"), total=total)
-        for window in plan.windows:
-            self._topics[window.topic] = self.live.add_task(
-                window.topic, total=plan.offsets(window), visible=not self._crowded
+            self._all = self.live.add_task(plural(len(topics), "topic"), total=plan.offsets)
+        for topic, ranges in topics.items():
+            self._topics[topic] = self.live.add_task(
+                topic, total=sum(map(len, ranges)), visible=not self._crowded
             )
 
     def submitted(self, application: str) -> None:

@@ -19,10 +19,10 @@ def show_plan(planned: RunPlan, document: json_output.Document, now_ms: int, *, 
         why: whether to say for every topic why it is copied or not.
     """
     name, console = planned.snapshot.name, stdout()
-    if planned.windows:
+    if planned.planned:
         tables.show(console, tables.plan(document))
     notes = []
-    if not planned.windows and not planned.held:
+    if not planned.planned and not planned.held:
         notes = [_nothing_new(planned)]
     notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
     if notes:
@@ -84,7 +84,7 @@ def _show(planned: RunPlan, result: RunResult, document: json_output.Document, n
         tables.show(stdout(), tables.summary(document))
     notes = []
     if not result.interrupted and not result.failures:
-        if not planned.windows:
+        if not planned.planned:
             notes = [_nothing_new(planned)]
         elif not result.topics:
             notes = ["nothing left to copy: another run has copied everything"]
@@ -102,7 +102,6 @@ def _nothing_new(planned: RunPlan) -> str:
 
 
 def _interrupted(planned: RunPlan, result: RunResult) -> str:
-    total = sum(planned.offsets(window) for window in planned.windows)
     done = sum(totals.offsets for totals in result.topics.values())
-    copied = f"{count(done)} of {plural(total, 'record')} copied"
+    copied = f"{count(done)} of {plural(planned.offsets, 'record')} copied"
     return f"interrupted, stopped at committed checkpoints: {copied}; run again to continue"

@@ -33,7 +33,7 @@ def run(
     advice = "committed records stay, run again to continue"
     with invocation.session(settings, advice) as session, observed(settings.metrics) as publication:
         replay = plan_replay(sides, request, session, settings.mirrors)
-        only_shown = not (execute and replay.plan.windows)
+        only_shown = not (execute and replay.plan.planned)
         # otherwise the run reports its losses
         losses = of_errors(replay.plan.held) if only_shown else []
         found = [*replay.findings, *losses]
@@ -45,7 +45,7 @@ def run(
         invocation.report(found, replay.name)
         if not only_shown:
             _copy(invocation, session, replay, publication, as_json=as_json)
-        elif replay.plan.windows and not as_json:
+        elif replay.plan.planned and not as_json:
             messages.note(f"{replay.name}: nothing is copied; add --execute to do it")
     return invocation.exit_code
 
@@ -80,7 +80,7 @@ def _show(replay: Replay, request: ReplayRequest, document: json_output.Document
         )
         return
     run_report.show_plan(replay.plan, document, SystemClock().now_ms(), why=False)
-    records = plural(sum(map(replay.plan.offsets, replay.plan.windows)), "offset")
+    records = plural(replay.plan.offsets, "offset")
     doing = "continues with" if replay.is_started else "reads"
     what = "copies the records of the time span" if request.has_dates else "copies their records"
     stdout().print(

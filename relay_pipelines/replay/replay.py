@@ -93,7 +93,7 @@ class Replay:
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left, and nothing is held back."""
-        return self.is_started and not self.plan.windows and not self.plan.held
+        return self.is_started and not self.plan.planned and not self.plan.held
 
 
 def line(state: Mapping[str, Any]) -> str:
@@ -137,7 +137,7 @@ def plan_replay(
         require_same(start, parameters(request, own.record_policy(start.topic)), request.id)
         left = _left(_snapshot(replace(sides, name=start.mirror, mirror=own), start.topic), start)
         replay = Replay(start, is_started=True, plan=left)
-    if replay.plan.windows:
+    if replay.plan.planned:
         require_copyable(replay.plan.snapshot, session)
     return replay
 
@@ -183,7 +183,7 @@ def replays(sides: Sides) -> list[dict[str, Any]]:
 
 def copy_replay(planned: Replay, session: Session, observers: Sequence[Observer]) -> RunResult:
     """Copy what `plan_replay` has planned; failures while copying are in the result."""
-    if planned.plan.windows:
+    if planned.plan.planned:
         planned = start_replay(planned)
     scope = topic_scope(planned.start.topic)
     with session.deferring():

@@ -26,21 +26,24 @@ class TopicTotals:
     first_ms: int | None = None
     """The timestamp of the oldest first record of a chunk."""
 
-    def add(self, entry: LedgerEntry) -> None:
+    @staticmethod
+    def of(entry: LedgerEntry) -> TopicTotals:
         """Count one committed chunk."""
-        self.offsets += len(entry.source)
-        self.records += entry.records
-        self.size_bytes += entry.size_bytes
-        self.chunks += 1
-        self.reencoded += entry.reencoded
-        self.skipped.update(entry.skipped)
-        self.upstreams.add(entry.upstream)
-        self.code.update(filter(None, [entry.policy.get("code")]))
-        if entry.first_timestamp_ms >= 0:
-            self.first_ms = _earlier(self.first_ms, entry.first_timestamp_ms)
+        code, first_ms = entry.policy.get("code"), entry.first_timestamp_ms
+        return TopicTotals(
+            len(entry.source),
+            entry.records,
+            entry.size_bytes,
+            1,
+            entry.reencoded,
+            Counter(entry.skipped),
+            {entry.upstream},
+            {code} if code else set(),
+            first_ms if first_ms >= 0 else None,
+        )
 
-    def update(self, later: TopicTotals) -> None:
-        """Add what a later run has committed."""
+    def add(self, later: TopicTotals) -> None:
+        """Add what was committed later."""
         self.offsets += later.offsets
         self.records += later.records
         self.size_bytes += later.size_bytes
@@ -49,12 +52,8 @@ class TopicTotals:
         self.skipped.update(later.skipped)
         self.upstreams |= later.upstreams
         self.code |= later.code
-        if later.first_ms is not None:
-            self.first_ms = _earlier(self.first_ms, later.first_ms)
-
-
-def _earlier(known: int | None, moment: int) -> int:
-    return moment if known is None else min(known, moment)
+        known = [each for each in (self.first_ms, later.first_ms) if each is not None]
+        self.first_ms = min(known, default=None)
 
 
 @dataclass(slots=True)
@@ -135,7 +134,7 @@ def joined(first: RunResult, later: RunResult) -> RunResult:
     topics = {topic: TopicTotals() for topic in [*first.topics, *later.topics]}
     for result in (first, later):
         for topic, totals in result.topics.items():
-            topics[topic].update(totals)
+            topics[topic].add(totals)
     return replace(
         later,
         topics=topics,
@@ -182,4 +181,4 @@ def _error_of(outcome: Outcome) -> RelayError:
 def tally(topics: dict[str, TopicTotals], entries: Iterable[LedgerEntry]) -> None:
     """Add ledger entries to the totals of their topics."""
     for entry in entries:
-        topics.setdefault(entry.tp.topic, TopicTotals()).add(entry)
+        topics.setdefault(entry.tp.topic, TopicTotals()).add(TopicTotals.of(entry))

@@ -186,8 +186,8 @@ class _Run:
             )
         refused = topics.by_source(snapshot, at_destination)
         self._result.errors += refused.values()
-        windows = [window for window in plan.windows if window.topic not in refused]
-        return replace(plan, snapshot=replace(snapshot, sides=self._sides), windows=windows)
+        planned = [each for each in plan.planned if each.topic_partition.topic not in refused]
+        return replace(plan, snapshot=replace(snapshot, sides=self._sides), planned=planned)
 
     def _stoppable(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Return it with a clock whose waits end when the run is stopped."""

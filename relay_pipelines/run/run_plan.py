@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -15,7 +15,6 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
     UpstreamIdentity,
-    Window,
 )
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.task_packing import copy_seconds
@@ -28,7 +27,7 @@ class RunPlan:
     """What a run will copy.
 
     Args:
-        windows: one per topic with something new.
+        planned: the source offsets, one range per topic-partition with something new, sorted.
         held: one per topic-partition that is held back, or that only another upstream has, and
             one per topic that is hidden, or refused.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
@@ -39,7 +38,7 @@ class RunPlan:
     """
 
     snapshot: ClusterSnapshot
-    windows: Sequence[Window]
+    planned: Sequence[OffsetRange]
     held: Sequence[RelayError]
     sizes_bytes: Mapping[TopicPartition, int]
     kept: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
@@ -49,34 +48,33 @@ class RunPlan:
     @property
     def ranges(self) -> list[CopyRange]:
         """All ranges, with what a task must know about them."""
-        return [
-            self._copy_range(offset_range)
-            for window in self.windows
-            for offset_range in window.ranges
-        ]
+        return list(map(self._copy_range, self.planned))
+
+    @property
+    def by_topic(self) -> dict[str, list[OffsetRange]]:
+        """The source offsets of each topic with something new."""
+        grouped = groupby(self.planned, key=lambda planned: planned.topic_partition.topic)
+        return {topic: list(of_topic) for topic, of_topic in grouped}
+
+    @property
+    def offsets(self) -> int:
+        """The number of all offsets: of records, unless some were compacted away or aborted."""
+        return sum(map(len, self.planned))
 
     @property
     def takeovers(self) -> list[Finding]:
         """The topics of which this run decides the records in another way than the last."""
-        ranges = (offset_range for window in self.windows for offset_range in window.ranges)
-        return self.snapshot.takeovers(offset_range.topic_partition for offset_range in ranges)
+        return self.snapshot.takeovers(each.topic_partition for each in self.planned)
 
-    def offsets(self, window: Window) -> int:
-        """The number of offsets: of records, unless some were compacted away or aborted."""
-        return sum(map(len, window.ranges))
-
-    def size_bytes(self, window: Window) -> int | None:
-        """The window's estimated size; None if the source does not report all sizes."""
-        sizes = [
-            self.sizes_bytes.get(offset_range.topic_partition) for offset_range in window.ranges
-        ]
+    def size_bytes(self, ranges: Iterable[OffsetRange]) -> int | None:
+        """The estimated size of some; None if the source does not report all sizes."""
+        sizes = [self.sizes_bytes.get(each.topic_partition) for each in ranges]
         return None if None in sizes else sum(filter(None, sizes))
 
-    def seconds(self, window: Window) -> float:
-        """Estimate how long one task copies the window."""
+    def seconds(self, ranges: Iterable[OffsetRange]) -> float:
+        """Estimate how long one task copies some."""
         return sum(
-            copy_seconds(offset_range, self.sizes_bytes.get(offset_range.topic_partition))
-            for offset_range in window.ranges
+            copy_seconds(each, self.sizes_bytes.get(each.topic_partition)) for each in ranges
         )
 
     def _copy_range(self, source: OffsetRange) -> CopyRange:
@@ -131,10 +129,13 @@ def _plan(
     ranges: Sequence[OffsetRange],
     held: Mapping[TopicPartition, RelayError],
 ) -> RunPlan:
-    grouped = groupby(ranges, key=lambda planned: planned.topic_partition.topic)
-    windows = [Window(topic, tuple(of_topic)) for topic, of_topic in grouped]
-    errors = tuple(dict.fromkeys(held.values()))
-    return RunPlan(snapshot, windows, errors, _sizes(snapshot, windows))
+    average = bytes_per_offset(snapshot)
+    sizes = {
+        each.topic_partition: int(average[each.topic_partition] * len(each))
+        for each in ranges
+        if each.topic_partition in average
+    }
+    return RunPlan(snapshot, ranges, tuple(dict.fromkeys(held.values())), sizes)
 
 
 def _is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:
@@ -150,18 +151,4 @@ def bytes_per_offset(snapshot: ClusterSnapshot) -> dict[TopicPartition, float]:
         / max(1, position.end_offset - position.low_watermark)
         for position in snapshot.positions
         if position.topic_partition in snapshot.configs.sizes_bytes
-    }
-
-
-def _sizes(snapshot: ClusterSnapshot, windows: Sequence[Window]) -> dict[TopicPartition, int]:
-    average = bytes_per_offset(snapshot)
-    ranges = [
-        offset_range
-        for window in windows
-        for offset_range in window.ranges
-        if offset_range.topic_partition in average
-    ]
-    return {
-        offset_range.topic_partition: int(average[offset_range.topic_partition] * len(offset_range))
-        for offset_range in ranges
     }

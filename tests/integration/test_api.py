@@ -51,8 +51,8 @@ def test_the_documented_programs(sides: Clusters, topic_name: str, tmp_path: Pat
 
     (before,) = relay.load(config)[topic_name].status()
     assert before == relay.Status(at, 10, None, 10, None)
-    (window,) = relay.load(config)[topic_name].plan().windows
-    assert [(found.start, found.end) for found in window.ranges] == [(0, 10)]
+    (planned,) = relay.load(config)[topic_name].plan().planned
+    assert (planned.start, planned.end) == (0, 10)
 
     shown, topics, copied, *of_replay = run(copying + replaying, tmp_path)
     assert (shown, topics) == (f"{topic_name}-0 None 10 10", f"['{topic_name}']")
@@ -69,8 +69,8 @@ def test_the_documented_programs(sides: Clusters, topic_name: str, tmp_path: Pat
 
     again = TopicPartition(f"{topic_name}.again", 0)
     checked = f"{topic_name} 10 ['{topic_name}: json_parses: 10 of 10 records do not meet it']"
-    planned, copied, found, moved, attested = of_replay
-    assert planned == f"{at}[0, 5) goes to {again}"
+    replayed, copied, found, moved, attested = of_replay
+    assert replayed == f"{at}[0, 5) goes to {again}"
     assert (copied, found) == ("5 records replayed", checked)
     assert (moved, attested) == (f"{at} 5 exact", "1 ledger entries")
     request = relay.ReplayRequest(topic_name, to=again.topic, partition=0, offsets=(0, 5))

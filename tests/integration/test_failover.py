@@ -131,7 +131,7 @@ def mirror_of(source: Cluster, to: Cluster, *allow: str, **topics: Any) -> Mirro
 
 def refusal_of(taken: ClusterSnapshot) -> str:
     """Why the only topic of a mirror is not copied."""
-    assert run_plan.plan(taken).windows == []
+    assert run_plan.plan(taken).planned == []
     (error,) = taken.facts.refused.values()
     return str(error)
 

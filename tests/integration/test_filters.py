@@ -271,7 +271,7 @@ def test_a_quarantine_must_not_be_the_copy_of_a_topic(
 
     mirror = settings.Mirror.model_validate(made)
     snapshot = read_clusters.take_snapshot(Sides(name, mirror))
-    assert [window.topic for window in run_plan.plan(snapshot).windows] == [topic_name]
+    assert list(run_plan.plan(snapshot).by_topic) == [topic_name]
     copy_planned(snapshot)
     why = f"the quarantine of topic '{topic_name}' is '{own}', which is also the copy"
     config = commands.configured(tmp_path, {name: made})

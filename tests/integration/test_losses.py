@@ -175,7 +175,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
 
     again = copied.snapshot("continue")
     assert not again.accepted, "once is enough"
-    assert not run_plan.plan(again).windows
+    assert not run_plan.plan(again).planned
     copied.write(500, 3)
     (later,) = copied.copy(copied.snapshot("continue"))
     assert not copied.recount(later, generation).gaps, "the next window is whole"
@@ -398,5 +398,4 @@ def test_an_accepted_loss_is_visible_at_once(
     taken = copied.snapshot("continue")
 
     ending.join()
-    (window,) = run_plan.plan(taken).windows
-    assert window.ranges == (OffsetRange(copied.at, 25, 30),)
+    assert run_plan.plan(taken).planned == [OffsetRange(copied.at, 25, 30)]

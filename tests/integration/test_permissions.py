@@ -184,7 +184,7 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     snapshot = configs.with_all(read_clusters.take_snapshot(Sides(MIRROR, mirror)))
 
     planned = run_plan.plan(snapshot)
-    assert [window.topic for window in planned.windows] == [topic]
+    assert list(planned.by_topic) == [topic]
     assert [copied.source.topic_partition.topic for copied in planned.ranges] == [topic]
     (error,) = planned.held
     assert str(error).startswith(f"{other}-0: ")

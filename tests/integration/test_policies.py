@@ -119,7 +119,7 @@ class Deployment:
     def held_back(self, **more: Any) -> list[str]:
         """Return why nothing is planned."""
         planned = self.plan(**more)
-        assert not planned.windows
+        assert not planned.planned
         assert {type(error) for error in planned.held} == {PolicySupersededError}
         return [str(error) for error in planned.held]
 

@@ -277,7 +277,7 @@ def test_a_run_that_copies_at_the_same_time(moved: Moved) -> None:
 def held_back(moved: Moved, on_data_loss: str = "fail") -> errors.RelayError:
     """Return what holds the topic-partition back; nothing is planned for it."""
     plan = run_plan.plan(moved.snapshot(on_data_loss))
-    assert not plan.windows
+    assert not plan.planned
     (error,) = plan.held
     return error
 

@@ -105,7 +105,7 @@ def test_a_plan_fixes_no_start_offsets(topic: Topic) -> None:
     """`plan` shows where the mirror would start; `start: earliest` writes no start record."""
     taken = topic.looked_at()
     assert [position.begin for position in taken.positions] == [HISTORY] * 3
-    assert not run_plan.plan(taken).windows
+    assert not run_plan.plan(taken).planned
     topic.snapshot("earliest")
     assert topic.starts() == {}
     topic.snapshot()

@@ -61,7 +61,7 @@ class Copied:
     def loss(self) -> RelayError:
         """Return the loss that holds the topic-partition back; nothing is planned for it."""
         plan = run_plan.plan(self.snapshot())
-        assert not plan.windows
+        assert not plan.planned
         (loss,) = plan.held
         return loss
 

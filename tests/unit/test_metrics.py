@@ -70,7 +70,7 @@ def test_ledger_entries_update_records_bytes_skips_and_lag(observer: MetricsObse
 def test_what_a_guard_holds_back_waits_as_well(observer: MetricsObserver) -> None:
     """The exporter and `status` say the same of it."""
     held = Position(HERE, 500, 1500, next_offset=100)
-    observer.begin(replace(plan_of("m", "kafka-a", {"orders": "copy"}, (held,)), windows=[]))
+    observer.begin(replace(plan_of("m", "kafka-a", {"orders": "copy"}, (held,)), planned=[]))
     assert value(observer, "lag_records", mirror="m", topic="orders", partition="0") == 1400
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from relay_pipelines.errors import DataLossError, SourceError, UnsupportedError
-from relay_pipelines.model import OffsetRange, TopicPartition, Window
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.blockers import Facts, judge
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
 from relay_pipelines.plan.positions import Position, lag_records, uncopied
@@ -45,9 +45,9 @@ CASES = [  # title, (low, end, next offset) per partition, {partition: (start, e
 
 @titled("held, expected", CASES)
 def test_windows(held, expected):
-    ranges = tuple(OffsetRange(at(partition), *bounds) for partition, bounds in expected.items())
+    ranges = [OffsetRange(at(partition), *bounds) for partition, bounds in expected.items()]
     plan = planned([position(partition, *values) for partition, values in enumerate(held)])
-    assert plan.windows == ([Window("t", ranges)] if ranges else [])
+    assert plan.planned == ranges
     assert not plan.held
 
 
@@ -55,11 +55,10 @@ def test_one_window_per_topic_sorted():
     """In any order of positions; a guard stops no other one; lag is never less than nothing."""
     wanted = [position(1, 0, 1, topic="b"), position(0, 0, 1, topic="a")]
     plan = planned([*wanted, position(0, 0, 1, topic="b")])
-    found = [(window.topic, len(window.ranges)) for window in plan.windows]
-    assert found == [("a", 1), ("b", 2)]
-    assert [each.topic_partition.partition for each in plan.windows[1].ranges] == [0, 1]
+    assert {topic: len(ranges) for topic, ranges in plan.by_topic.items()} == {"a": 1, "b": 2}
+    assert [each.topic_partition.partition for each in plan.by_topic["b"]] == [0, 1]
     plan = planned([position(0, 0, 5, 9), position(1, 0, 5, 2), position(2, 7, 9, 3)])
-    assert plan.windows == [Window("t", (OffsetRange(TopicPartition("t", 1), 2, 5),))]
+    assert plan.planned == [OffsetRange(TopicPartition("t", 1), 2, 5)]
     assert [str(error.topic_partition) for error in plan.held] == ["t-0", "t-2"]
     held = [(0, 9, None), (5, 9, None), (0, 9, 4), (0, 9, 9), (0, 5, 9)]
     lags = lag_records([position(number, *values) for number, values in enumerate(held)])
@@ -90,7 +89,7 @@ def test_going_on_would_lose_records(wordings, title):
         assert loss.offset == 9
         assert str(loss).endswith(" set on_data_loss: continue")
     assert type(loss) is not DataLossError, "it has a name of its own"
-    assert not planned([held]).windows
+    assert not planned([held]).planned
 
 
 UNLIMITED = 2**63
@@ -238,7 +237,7 @@ def test_a_window_names_what_is_held_of_it_alone(topics: str) -> None:
     )
     ranges = [OffsetRange(at(0, topic), 3, 9) for topic in topics]
     plan = plan_frozen(snapshot, FrozenWindow("k", tuple(ranges)))
-    assert [window.topic for window in plan.windows] == ["a"]
+    assert list(plan.by_topic) == ["a"]
     assert [str(each.topic_partition) for each in plan.held] == (
         [] if topics == "a" else ["x-0", "z-0"]
     )

@@ -65,7 +65,7 @@ class Watch:
     def begin(self, plan: RunPlan) -> None:
         """Called when the plan of a run is known."""
         self.upstream = plan.snapshot.upstream.name
-        if plan.windows:
+        if plan.planned:
             self.copying.set()
 
     def submitted(self, application: str) -> None:
