@@ -149,24 +149,7 @@ class ClassSpec:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How to talk to a cluster. Secrets never show in `repr`.
-
-    Args:
-        protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI; only with a SASL
-            protocol.
-        token_endpoint: where OAUTHBEARER gets tokens, with the client credentials grant.
-        token_provider: the user's function that OAUTHBEARER gets tokens from instead.
-        sasl_extensions: what OAUTHBEARER sends beside the token, by name (KIP-342).
-        service_name: of the brokers' Kerberos principals.
-        principal: who GSSAPI connects as; None is the owner of the ticket cache.
-        keytab: file with the principal's key.
-        ticket_cache: file with tickets; None is the environment's.
-        ca_location: PEM file with the authorities to trust; None trusts the system's.
-        certificate_location: PEM file with the client certificate chain, if the broker needs one.
-        key_location: PEM file with the client's private key.
-        verify_hostname: whether the broker's certificate must name the host connected to.
-    """
+    """How to talk to a cluster, as the keys of `security` say. Secrets never show in `repr`."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
@@ -612,22 +595,12 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """How a mirror, or one of its topics, is copied.
+    """How a mirror, or one of its topics, is copied, as the keys of `copy` say.
 
     Args:
-        chunk_bytes: commit after producing this many bytes.
-        chunk_ms: commit after this time, even if little was produced.
-        fetch_max_bytes: the limit of one fetch; a task needs a few times this much memory.
-        coalesce_below_bytes: decode and merge batches that are smaller than this; None for those
-            that cost less merged than in a produce request of their own.
-        coalesce_to_bytes: the approximate size of merged batches.
-        codec: the compression codec of all batches, as `compression.type` names it; empty for that
-            of the source.
-        transaction_timeout_ms: when the destination aborts the transaction of a dead task.
-        request_timeout_ms: how long one request may take.
+        coalesce_below_bytes: None for batches that cost less merged than in a request of their own.
+        codec: of all batches, as `compression.type` names it; empty for that of the source.
         give_up_after_ms: fail after this time without progress; -1 for never.
-        backoff_min_ms, backoff_max_ms: the wait between attempts, which doubles, with jitter, from
-            one to the other.
         max_bytes_per_second: the average limit of one task; 0 for none.
         parallelism: how many tasks may copy at the same time; 0 for as many as there are slots.
     """

@@ -1,8 +1,7 @@
 """How far a lane is behind its source: for how long the oldest record waits for its copy."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import dagster as dg
 
@@ -23,46 +22,54 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 _MOST_AGES = 100  # a planner asks at each tick
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a lane is behind.
+class Lag(NamedTuple):
+    """How far a lane is behind: a look at it, and its page, as `relay status` has one."""
 
-    Args:
-        page: of the lane, as `relay status` has one of the mirror.
-        late: the topic-partitions of which a record waits for longer than the lag target. This is
-            asked of all that have records waiting.
-        held: what is not copied, and why.
-        opened: the open transactions in words; empty if there is none.
-        hidden_seconds: age of the oldest transaction that hides copies from readers.
-        hidden: those from before the lag target.
-    """
-
+    look: Look
     page: Page
-    late: Collection[TopicPartition]
-    held: Mapping[TopicPartition, RelayError]
-    opened: str
-    hidden_seconds: float
-    hidden: Sequence[RelayError]
+
+    @property
+    def late(self) -> Collection[TopicPartition]:
+        """The topic-partitions of which a record waits for longer than the lag target."""
+        return self.look.late
+
+    @property
+    def held(self) -> Mapping[TopicPartition, RelayError]:
+        """What is not copied, and why."""
+        return self.look.snapshot.held
+
+    @property
+    def hidden_seconds(self) -> float:
+        """The age of the oldest transaction that hides copies from readers."""
+        return max(map(self._age, self.look.hidden), default=0.0)
+
+    def hidden(self, lane: Lane) -> list[RelayError]:
+        """Return the transactions that have hidden copies since before the lag target."""
+        look = self.look
+        return [
+            transaction.error(look.snapshot.destination, look.taken_ms)
+            for transaction in look.hidden
+            if self._age(transaction) * 1000 > lane.window.lag_target
+        ]
+
+    def _age(self, transaction: OpenTransaction) -> float:
+        return transaction.seconds(self.look.taken_ms) or 0.0
 
     def __str__(self) -> str:
         records, oldest = self.page.lag.records, self.page.lag.seconds
         age = "of unknown age" if oldest is None else f"the oldest for {seconds(oldest)}"
         waiting = f"{plural(records, 'record')} waiting, {age}" if records else "nothing is waiting"
-        return "; ".join(filter(None, [waiting, self.opened]))
+        opened = open_transactions(self.look.snapshot.positions, self.look.taken_ms)
+        return "; ".join(filter(None, [waiting, opened]))
 
 
-def measure(
-    kafka: KafkaResource,
-    lane: Lane,
-    snapshot: ClusterSnapshot,
-    of_mirror: Sequence[OpenTransaction] | None = None,
-) -> Lag:
+def measure(snapshot: ClusterSnapshot, of_mirror: Sequence[OpenTransaction] | None = None) -> Lag:
     """Measure the lag of a lane.
 
     Args:
         of_mirror: what hides copies of any lane of the mirror; None to ask the destination.
     """
-    now_ms = kafka.clock.now_ms()
+    now_ms = snapshot.sides.clock.now_ms()
     late = lag.late(snapshot, now_ms)
     lags = lag.measure(snapshot, late, _MOST_AGES)
     hidden = (
@@ -70,30 +77,19 @@ def measure(
         if of_mirror is None
         else hidden_copies.of_snapshot(of_mirror, snapshot)
     )
-    ages = [transaction.seconds(now_ms) or 0.0 for transaction in hidden]
-    return Lag(
-        page_of(Look(snapshot, lags, 0, now_ms, hidden, late)),
-        late,
-        snapshot.held,
-        open_transactions(snapshot.positions, now_ms),
-        max(ages, default=0.0),
-        [
-            transaction.error(snapshot.destination, now_ms)
-            for transaction, age in zip(hidden, ages, strict=True)
-            if age * 1000 > lane.window.lag_target
-        ],
-    )
+    look = Look(snapshot, lags, 0, now_ms, hidden, late)
+    return Lag(look, page_of(look))
 
 
 def passes(lane: Lane, lag: Lag) -> bool:
     """Whether the lane meets its target and no guard holds anything back."""
     is_open_too_long = (lag.page.opened.seconds or 0.0) * 1000 > lane.window.lag_target
-    return not (lag.late or is_open_too_long or lag.held or lag.hidden)
+    return not (lag.late or is_open_too_long or lag.held or lag.hidden(lane))
 
 
 def result(lane: Lane, lag: Lag) -> CheckResult:
     """What the check says of a lag."""
-    return CheckResult(passes(lane, lag), _words(lag), _metadata(lane, lag))
+    return CheckResult(passes(lane, lag), _words(lane, lag), _metadata(lane, lag))
 
 
 def unknown(lane: Lane, why: str, page: Page | None) -> CheckResult:
@@ -113,7 +109,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         try:
             snapshot = kafka.snapshot(lane.mirror, lane.belongs)
-            return result(lane, measure(kafka, lane, snapshot))
+            return result(lane, measure(snapshot))
         except RelayError as error:
             raise dg.Failure(
                 str(error),
@@ -134,9 +130,8 @@ def _status(page: Page) -> dict[str, dg.MetadataValue[Any]]:
     return {"status": dg.MetadataValue.md(page_view.markdown(page))}
 
 
-def _words(lag: Lag) -> str:
-    held = together(lag.held.values())
-    return "; ".join([str(lag), *(str(error) for error in [*held, *lag.hidden])])
+def _words(lane: Lane, lag: Lag) -> str:
+    return "; ".join(map(str, [lag, *together(lag.held.values()), *lag.hidden(lane)]))
 
 
 def _metadata(lane: Lane, lag: Lag) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
     ) -> Iterator[dg.AssetCheckEvaluation]:
         topics = [key.asset_key.path[-1] for key in keys]
         snapshot = kafka.snapshot(lane.mirror, topics.__contains__)
-        late = lag.measure(kafka, lane, snapshot).late
+        late = lag.measure(snapshot).late
         misses = missed(lane, snapshot, late, kafka.clock.now_ms())
         yield from evaluations(lane, {topic: str(misses.get(topic, "")) for topic in topics})
 

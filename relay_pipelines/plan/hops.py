@@ -31,7 +31,6 @@ def hops_to(
 def refusals(
     mirror: str,
     source: Cluster,
-    source_id: str,
     destination_id: str,
     destinations: Mapping[str, str],
     passed: Mapping[str, tuple[Hop, ...]],
@@ -42,6 +41,7 @@ def refusals(
     would be copied to, or have passed this mirror.
 
     Args:
+        source: with its id.
         destinations: source topic -> destination topic.
         passed: as of `hops_to`.
     """
@@ -53,14 +53,14 @@ def refusals(
             for hop in hops
             if hop.cluster_id == destination_id
             and (
-                source_id != destination_id
+                source.id != destination_id
                 or hop.topic == to
                 or (hop.mirror, hop.to_cluster_id) == (mirror, destination_id)
             )
         ]
         if returning:
-            way = _way(returning, (source_id, topic), hops)
-            found[topic] = _refusal(topic, source, way, {source_id: "the source"})
+            way = _way(returning, (source.id, topic), hops)
+            found[topic] = _refusal(topic, source, way, {source.id: "the source"})
     return found
 
 

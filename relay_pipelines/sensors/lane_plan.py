@@ -84,7 +84,7 @@ class LaneTick:
         """
         now = self.kafka.clock.now_ms() / 1000
         instance, lane = self.context.instance, self._lane
-        measured = lag.measure(self.kafka, lane, self.snapshot, self.hidden)
+        measured = lag.measure(self.snapshot, self.hidden)
         self._ask_for_reload()
         checks, cursor = self._checks(measured, now)
         shown = replace(lane, topics=tuple(self._topics_with_asset()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
 from relay_pipelines import model, redaction
 from relay_pipelines.plan.upstream_choice import Failback
@@ -173,37 +173,22 @@ class SecuritySettings(Section):
 
     def as_model(self) -> model.Security:
         """Return the value that connections take, with its secrets."""
-        return model.Security(
-            protocol=self.protocol,
-            mechanism=self.mechanism,
-            username=self.username,
-            password=_secret_value(self.password),
-            token_endpoint=self.token_endpoint,
-            client_id=self.client_id,
-            client_secret=_secret_value(self.client_secret),
-            scope=self.scope,
-            token_provider=self._token_provider(),
-            sasl_extensions=tuple(sorted(self.sasl_extensions.items())),
-            service_name=self.service_name,
-            principal=self.principal,
-            keytab=self.keytab,
-            ticket_cache=self.ticket_cache,
-            ca_location=self.ca_location,
-            certificate_location=self.certificate_location,
-            key_location=self.key_location,
-            key_password=_secret_value(self.key_password),
-            verify_hostname=self.verify_hostname,
-        )
+        values = {each.name: getattr(self, each.name) for each in fields(model.Security)}
+        secrets = {
+            key: value.get_secret_value()
+            for key, value in values.items()
+            if isinstance(value, SecretStr)
+        }
+        extensions = tuple(sorted(self.sasl_extensions.items()))
+        provider = self._token_provider()
+        others = {"sasl_extensions": extensions, "token_provider": provider}
+        return model.Security(**values | secrets | others)
 
     def _token_provider(self) -> model.ClassSpec | None:
         if self.token_provider is None:
             return None
         config = json.dumps(self.token_provider_config, sort_keys=True)
         return model.ClassSpec(self.token_provider, config, self._folder)
-
-
-def _secret_value(secret: Secret | None) -> str | None:
-    return secret.get_secret_value() if secret else None
 
 
 Role = TypeVar("Role", bound="_Connection")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, DestinationError, RelayError
 from relay_pipelines.garbage import only_new_garbage_collected
@@ -91,12 +92,9 @@ def take_snapshot(
     # there is a last attempt that does not wait
     limit = options.give_up_after_ms / 2000 if options.give_up_after_ms >= 0 else _WAIT_SECONDS
     wait_seconds = min(_WAIT_SECONDS, limit) if patient else 0.0
+    # whoever copies needs to know all hops, however soon it tries again
     wanted = _Wanted(
-        only_topic,
-        only_topic.__eq__ if only_topic else belongs,
-        refuse_loops=refuse_loops,
-        # whoever copies needs to know all hops, however soon it tries again
-        settled=patient or settled,
+        only_topic, only_topic.__eq__ if only_topic else belongs, refuse_loops, patient or settled
     )
 
     with (
@@ -134,8 +132,7 @@ def _shown(client: ClusterClient, topics: Iterable[str]) -> Metadata:
     return Metadata(found.cluster_id, found.controller_id, found.brokers, shown)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     """What is asked for, as of `take_snapshot`."""
 
     only_topic: str | None
@@ -189,7 +186,10 @@ class _Reading:
         selected = self._selected({tp.topic for tp in unknown})
         unknown |= self._leaderless()
         # S: where topics start that were never copied
-        new_starts = self._new_starts(lost)
+        new_starts = start_offsets.new_starts(
+            *(self.source, self.sides, self.state, lost.entries, self.all_targets),
+            self.selection.unread,
+        )
         # of topics that were there before: high watermarks, then last stable offsets
         positions, unjudged = self._positions(new_starts, lost, unknown)
         # H: what is copied from here on is not below these ends
@@ -443,12 +443,8 @@ class _Reading:
 
         Those that wait for transactions see the checkpoints that come after their records.
         """
-        settled, at_source, there = (
-            self.wanted.settled,
-            self.at_source.topics,
-            self.at_destination.cluster_id,
-        )
-        if checkpoint.TOPIC not in at_source and not (
+        settled, there = self.wanted.settled, self.at_destination.cluster_id
+        if checkpoint.TOPIC not in self.at_source.topics and not (
             # another process may just have begun
             settled and _shown(self.source, [checkpoint.TOPIC]).topics
         ):
@@ -461,9 +457,8 @@ class _Reading:
         }
         if not self.wanted.refuse_loops:
             return {}
-        name, cluster, source_id = self.sides.name, self.source.cluster, self.source.cluster_id
         destinations = {topic: to.topic for topic, to in self._targets.items()}
-        returning = hops.refusals(name, cluster, source_id, there, destinations, passed)
+        returning = hops.refusals(self.sides.name, self.source.cluster, there, destinations, passed)
         return self._of_included({**returning, **unknown})
 
     def _find_lost(self, free: Iterable[str]) -> Lost:
@@ -494,18 +489,6 @@ class _Reading:
         }
         return shared_destinations.refusals(
             self.destination, self.at_destination, self.sides.name, wanted
-        )
-
-    def _new_starts(self, lost: Lost) -> list[StartRecord]:
-        return start_offsets.new_starts(
-            self.source,
-            self.sides.name,
-            self.sides.mirror.start,
-            self.state,
-            lost.entries,
-            self.all_targets,
-            self.source.clock.now_ms(),
-            self.selection.unread,
         )
 
     def _positions(

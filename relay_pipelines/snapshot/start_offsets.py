@@ -12,16 +12,15 @@ from relay_pipelines.plan.upstreams import UpstreamState
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.settings.models import Start
+from relay_pipelines.sides import Sides
 
 
 def new_starts(
     source: ClusterClient,
-    mirror: str,
-    start: Start,
+    sides: Sides,
     checkpoints: CheckpointSnapshot,
     copied: Collection[TopicPartition],
     topics: Collection[str],
-    now_ms: int,
     others: Sequence[UpstreamState] = (),
 ) -> list[StartRecord]:
     """Decide where topics start: all of them before a mirror's first record, later none.
@@ -42,6 +41,7 @@ def new_starts(
     Raises:
         ConfigError: an offset is beyond the end, or the group has committed nothing.
     """
+    start, mirror, now_ms = sides.mirror.start, sides.name, source.clock.now_ms()
     if start.is_earliest:
         return []
     begins = not (checkpoints.has_begun or copied)

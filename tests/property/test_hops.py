@@ -63,8 +63,8 @@ class Simulation:
         topics = [t for at, t in list(self.logs) if at == one.source and t in one.selects]
         known = hops.hops_to(one.source, topics, self.checkpoints[one.source].values())
         to = {topic: one.prefix + topic for topic in topics}
-        upstream = Cluster(one.source, ("host:1",))
-        refused = hops.refusals(f"m{number}", upstream, one.source, one.destination, to, known)
+        upstream = Cluster(one.source, ("host:1",), id=one.source)
+        refused = hops.refusals(f"m{number}", upstream, one.destination, to, known)
         self.refused |= {(number, topic) for topic in refused}
         for topic in refused:
             # a copy and its quarantine share hops, whichever of them has the record
