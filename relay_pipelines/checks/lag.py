@@ -12,11 +12,11 @@ from relay_pipelines.orchestration.check_builder import CheckResult, build_check
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output import page_view
 from relay_pipelines.output.formatting import open_transactions, plural, seconds
-from relay_pipelines.page.look import Look
+from relay_pipelines.page.look import Look, look_at
 from relay_pipelines.page.page import Page, page_of, page_unreachable
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.snapshot import hidden_copies, lag
+from relay_pipelines.snapshot import hidden_copies
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _MOST_AGES = 100  # a planner asks at each tick
@@ -63,21 +63,13 @@ class Lag(NamedTuple):
         return "; ".join(filter(None, [waiting, opened]))
 
 
-def measure(snapshot: ClusterSnapshot, of_mirror: Sequence[OpenTransaction] | None = None) -> Lag:
+def measure(snapshot: ClusterSnapshot, hidden: Sequence[OpenTransaction]) -> Lag:
     """Measure the lag of a lane.
 
     Args:
-        of_mirror: what hides copies of any lane of the mirror; None to ask the destination.
+        hidden: as in `look_at`.
     """
-    now_ms = snapshot.sides.clock.now_ms()
-    late = lag.late(snapshot, now_ms)
-    lags = lag.measure(snapshot, late, _MOST_AGES)
-    hidden = (
-        hidden_copies.find(snapshot)
-        if of_mirror is None
-        else hidden_copies.of_snapshot(of_mirror, snapshot)
-    )
-    look = Look(snapshot, lags, 0, now_ms, hidden, late)
+    look = look_at(snapshot, hidden, _MOST_AGES)
     return Lag(look, page_of(look))
 
 
@@ -109,7 +101,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     def look(_context: dg.AssetCheckExecutionContext, kafka: KafkaResource) -> CheckResult:
         try:
             snapshot = kafka.snapshot(lane.mirror, lane.belongs)
-            return result(lane, measure(snapshot))
+            return result(lane, measure(snapshot, hidden_copies.find(snapshot)))
         except RelayError as error:
             raise dg.Failure(
                 str(error),

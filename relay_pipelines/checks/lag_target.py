@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import dagster as dg
 
-from relay_pipelines.checks import lag
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_topic_checks
@@ -18,6 +17,7 @@ from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.snapshot.lag import late
 
 
 class Miss(list[tuple[str, str]]):
@@ -83,8 +83,8 @@ def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
     ) -> Iterator[dg.AssetCheckEvaluation]:
         topics = [key.asset_key.path[-1] for key in keys]
         snapshot = kafka.snapshot(lane.mirror, topics.__contains__)
-        late = lag.measure(snapshot).late
-        misses = missed(lane, snapshot, late, kafka.clock.now_ms())
+        now_ms = kafka.clock.now_ms()
+        misses = missed(lane, snapshot, late(snapshot, now_ms), now_ms)
         yield from evaluations(lane, {topic: str(misses.get(topic, "")) for topic in topics})
 
     description = (

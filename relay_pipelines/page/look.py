@@ -1,4 +1,8 @@
-"""A look at what a mirror's clusters hold, whoever copies: nothing is written."""
+"""A look at what a mirror's clusters hold, whoever copies: nothing is written.
+
+It asks what a tick of the planner asks: for a snapshot, in the order of `read_clusters`, for what
+hides copies from readers, and how old the records are that wait.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +59,26 @@ class Looker:
             self._differences = len(
                 topic_configs.differences(configs.with_all(snapshot, patient=False))
             )
-        now_ms = self.sides.clock.now_ms()
-        late = lag.late(snapshot, now_ms)
-        lags = lag.measure(snapshot, late)
-        hidden = hidden_copies.find(snapshot)
-        return Look(snapshot, lags, self._differences, now_ms, hidden, late)
+        return look_at(snapshot, hidden_copies.find(snapshot), config_differences=self._differences)
+
+
+def look_at(
+    snapshot: ClusterSnapshot,
+    hidden: Sequence[OpenTransaction],
+    most_ages: int = lag.MOST_AGES,
+    config_differences: int = 0,
+) -> Look:
+    """Ask the source how old the oldest records are that a snapshot says are not copied.
+
+    Args:
+        hidden: as `hidden_copies.find` has asked the destination, maybe of more topics.
+        most_ages: as in `lag.measure`.
+
+    Raises:
+        RelayError: the source does not answer.
+    """
+    now_ms = snapshot.sides.clock.now_ms()
+    late = lag.late(snapshot, now_ms)
+    lags = lag.measure(snapshot, late, most_ages)
+    ours = hidden_copies.of_snapshot(hidden, snapshot)
+    return Look(snapshot, lags, config_differences, now_ms, ours, late)

@@ -172,7 +172,7 @@ class _Tick:
         report_unknown_lag(self.context, lane, cursor, error, now)
 
     def _look(self) -> list[tuple[Share, ClusterSnapshot]]:
-        """Take one snapshot for all lanes.
+        """Take one snapshot for all lanes: with the ages of what waits, all that a tick asks for.
 
         Raises:
             RelayError: no upstream or no destination broker answers, or refuses.

@@ -14,7 +14,7 @@ from relay_pipelines.errors import PermissionDeniedError, RetentionPassedError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import Cluster
 from relay_pipelines.page.held import State
-from relay_pipelines.page.look import Looker
+from relay_pipelines.page.look import Looker, look_at
 from relay_pipelines.page.page import page_of
 from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.positions import OnDataLoss
@@ -101,7 +101,7 @@ def test_all_call_the_same_late(
     world.source.cluster_id = "source"
     world.source.deleted = {checkpoint.TOPIC, ledger_topic.TOPIC}
     world.copy(10)
-    monkeypatch.setattr(lag.measure, "__defaults__", ((), most_ages))
+    monkeypatch.setattr(look_at, "__defaults__", (most_ages, 0))
     monkeypatch.setattr(lag, "_looks", {})
     with served(source=world.source, destination=world.copies):
         seen = Looker(Sides("m", world.mirror, Clock())).look()
