@@ -17,7 +17,6 @@ from relay_pipelines.model import Side, TopicPartition
 from relay_pipelines.output.formatting import format_time
 from relay_pipelines.output.messages import Say, say_nothing
 from relay_pipelines.plan.owners import topic_scope
-from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -117,13 +116,12 @@ class Mirror:
             RelayError: a cluster does not answer.
         """
         snapshot = self.snapshot()
-        lags = lag_records(snapshot.positions)
         return [
             Status(
                 position.topic_partition,
                 position.end_offset,
                 position.next_offset,
-                lags[position.topic_partition],
+                position.lag,
                 snapshot.held.get(position.topic_partition),
             )
             for position in snapshot.positions

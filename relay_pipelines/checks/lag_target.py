@@ -13,7 +13,6 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.check_builder import CheckResult, build_topic_checks
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import open_transactions, plural, seconds
-from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -42,13 +41,12 @@ def missed(
         now_ms: milliseconds since the Unix epoch.
     """
     before_ms = now_ms - lane.window.lag_target
-    waiting = lag_records(snapshot.positions)
     misses: defaultdict[str, Miss] = defaultdict(Miss)
     for position in snapshot.positions:
         tp = position.topic_partition
         if tp in late and tp not in snapshot.held:
             line = (
-                f"{tp}: {plural(waiting[tp], 'record')} waiting, the oldest for more than"
+                f"{tp}: {plural(position.lag, 'record')} waiting, the oldest for more than"
                 f" {seconds(lane.window.lag_target / 1000)}"
             )
             misses[tp.topic].append(("late", line))

@@ -25,7 +25,6 @@ from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy
 from relay_pipelines.offsets.positions import Answer, Exactness
 from relay_pipelines.output.formatting import count, format_time, plural, seconds
-from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.prepare import permissions, topics
 from relay_pipelines.schemas.request import SchemasRequest
 from relay_pipelines.schemas.verdict import State as SchemaState
@@ -126,7 +125,7 @@ def rehearse(sides: Sides, request: MoveRequest, record: MoveRecord) -> Rehearsa
         record,
         sorted({tp.topic for tp in partitions}),
         partitions,
-        sum(lag_records(snapshot.positions).values()),
+        sum(position.lag for position in snapshot.positions),
         gates,
         {upstream: look.writers for upstream, look in looks.items()},
         groups,

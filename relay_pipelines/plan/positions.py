@@ -106,6 +106,11 @@ class Position:
         return next(offset for offset in known if offset is not None)
 
     @property
+    def uncopied(self) -> OffsetRange:
+        """The offsets not copied yet, held back or not; empty (and falsy) if nothing is new."""
+        return OffsetRange(self.topic_partition, self.first_uncopied, self.end_offset)
+
+    @property
     def lag(self) -> int:
         """How many offsets are not copied yet; 0 if the checkpoint is above the end offset."""
         return max(0, self.end_offset - self.first_uncopied)
@@ -114,21 +119,6 @@ class Position:
     def begin(self) -> int:
         """The next offset to copy."""
         return self.low_watermark if self.next_offset is None else self.next_offset
-
-
-def uncopied(positions: Iterable[Position]) -> dict[TopicPartition, OffsetRange]:
-    """The offsets not copied yet, held back or not; empty (and falsy) where nothing is new."""
-    return {
-        position.topic_partition: OffsetRange(
-            position.topic_partition, position.first_uncopied, position.end_offset
-        )
-        for position in positions
-    }
-
-
-def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
-    """How many offsets are not copied yet, of each topic-partition."""
-    return {position.topic_partition: position.lag for position in positions}
 
 
 def open_since(positions: Iterable[Position], now_ms: int) -> float | None:

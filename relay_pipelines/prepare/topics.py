@@ -138,12 +138,6 @@ def to_grow(snapshot: ClusterSnapshot) -> dict[str, int]:
     }
 
 
-def too_few_partitions(snapshot: ClusterSnapshot) -> list[str]:
-    """Return the destination topics with too few partitions that a run does not grow."""
-    growing = to_grow(snapshot)
-    return [topic for topic in _too_small(snapshot) if topic not in growing]
-
-
 def more_partitions(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield which destination topics have more partitions than their sources.
 
@@ -169,13 +163,15 @@ def more_partitions(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 
 def too_small(snapshot: ClusterSnapshot) -> dict[str, RelayError]:
-    """Return why a run refuses the destination topics with too few partitions."""
+    """Return why a run refuses topics with too few partitions, other than those that it grows."""
+    growing = to_grow(snapshot)
     return {
         topic: RelayError(
             f"topic {topic!r} has fewer partitions at the destination than its records need",
             remedy=f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N",
         )
-        for topic in too_few_partitions(snapshot)
+        for topic in _too_small(snapshot)
+        if topic not in growing
     }
 
 

@@ -23,7 +23,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.blockers import Blocker, Blockers, Facts, judge
 from relay_pipelines.plan.owners import present_owner
-from relay_pipelines.plan.positions import Position, uncopied
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import (
     QUARANTINE,
     Target,
@@ -198,8 +198,8 @@ class ClusterSnapshot:
     @cached_property
     def news(self) -> list[OffsetRange]:
         """What a copy would take: all that is not copied yet and not held, sorted."""
-        waiting = sorted(uncopied(self.positions).values())
-        return [each for each in waiting if len(each) and each.topic_partition not in self.held]
+        free = (each for each in self.positions if each.topic_partition not in self.held)
+        return sorted(position.uncopied for position in free if position.lag)
 
     def only(self, belongs: Belongs) -> ClusterSnapshot:
         """Return the part of some topics, as a snapshot of these alone would have found it."""

@@ -15,7 +15,6 @@ from operator import itemgetter
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.plan.positions import uncopied
 from relay_pipelines.protocol import reader
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -98,19 +97,20 @@ def late(snapshot: ClusterSnapshot, now_ms: int) -> set[TopicPartition]:
     Raises:
         RelayError: the source does not answer.
     """
-    if not any(position.lag for position in snapshot.positions):
+    behind = [position.uncopied for position in snapshot.positions if position.lag]
+    if not behind:
         return set()
     looks, window_of = _learn(snapshot), snapshot.sides.mirror.window_of
     found: set[TopicPartition] = set()
     waiting: defaultdict[int, dict[TopicPartition, OffsetRange]] = defaultdict(dict)
-    for tp, offset_range in uncopied(snapshot.positions).items():
-        if len(offset_range):
-            before_ms = now_ms - window_of(tp.topic).lag_target
-            earliest_ms, latest_ms = looks[tp].arrival_ms(offset_range.start)
-            if latest_ms < before_ms:
-                found.add(tp)
-            elif earliest_ms < before_ms:
-                waiting[before_ms][tp] = offset_range
+    for offset_range in behind:
+        tp = offset_range.topic_partition
+        before_ms = now_ms - window_of(tp.topic).lag_target
+        earliest_ms, latest_ms = looks[tp].arrival_ms(offset_range.start)
+        if latest_ms < before_ms:
+            found.add(tp)
+        elif earliest_ms < before_ms:
+            waiting[before_ms][tp] = offset_range
     if not waiting:
         return found
     with snapshot.source_client("lag") as client:

@@ -20,7 +20,6 @@ from relay_pipelines.ledger import reader
 from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.output.formatting import held_back
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
 from relay_pipelines.resources.kafka import KafkaResource
@@ -335,7 +334,7 @@ def _topic_reports(
 ) -> list[TopicReport]:
     """Report what the run did for each topic, without the recount."""
     snapshot = plan.snapshot
-    lag_before = lag_records(snapshot.positions)
+    lag_before = {position.topic_partition: position.lag for position in snapshot.positions}
     lag_after = lag_before | {
         position.topic_partition: max(
             0, position.end_offset - next_offsets[position.topic_partition]

@@ -423,7 +423,7 @@ def test_new_partitions_are_copied_from_their_first_record(
 
     taken = surveyed(growing, topic_name)
     assert topics.to_grow(taken) == {f"copy.{topic_name}": 3}
-    assert topics.too_few_partitions(taken) == []
+    assert topics.too_small(taken) == {}
     copy(taken)
 
     for partition in range(3):
@@ -464,12 +464,12 @@ def test_a_topic_that_we_created_grows_while_it_is_empty(
     copy(taken)
 
     until(lambda: not topics.to_grow(surveyed(growing, topic_name)), "the partitions")
-    assert topics.too_few_partitions(surveyed(growing, topic_name)) == []
+    assert topics.too_small(surveyed(growing, topic_name)) == {}
     delete(destination, f"copy.{topic_name}")
     create(destination, f"copy.{topic_name}", 1, KEPT)
     taken = surveyed(growing, topic_name)
     assert topics.to_grow(taken) == {}
-    assert topics.too_few_partitions(taken) == [f"copy.{topic_name}"]
+    assert list(topics.too_small(taken)) == [f"copy.{topic_name}"]
     refused = at_destination(taken, topics.create)
     assert list(refused) == [topic_name]
     said = "has fewer partitions at the destination than its records need; add partitions to it"

@@ -13,7 +13,7 @@ from relay_pipelines.model import Acl, CopyRange, OffsetRange, Operation, Permis
 from relay_pipelines.plan.acl_decisions import State, plan_acls
 from relay_pipelines.plan.blockers import Facts, judge
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
-from relay_pipelines.plan.positions import Position, lag_records
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.task_packing import BIG_SECONDS, TASK_SECONDS, copy_seconds, pack
 from tests.support.run_plans import snapshot_of
 
@@ -51,7 +51,7 @@ def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions):
     planned = {each.topic_partition: each for each in snapshot.news}
     lost = {loss.topic_partition for loss in snapshot.held.values()}
     assert len(snapshot.news) == len(planned)
-    lags = lag_records(positions)
+    lags = {each.topic_partition: each.lag for each in positions}
     assert set(lags) == {each.topic_partition for each in positions}
     assert all(lags[at] == len(each) > 0 for at, each in planned.items())
     for position in positions:

@@ -14,7 +14,7 @@ from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.page.held import State
 from relay_pipelines.page.look import Look, Looker
 from relay_pipelines.plan.blockers import Facts
-from relay_pipelines.plan.positions import Position, lag_records
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.upstreams import UpstreamSelection, UpstreamState
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.open_transactions import OpenTransaction
@@ -38,7 +38,9 @@ POSITIONS = (
 
 
 def look(**changes: Any) -> Look:
-    lags = {at: PartitionLag(n, 7.0 if n else 0.0) for at, n in lag_records(POSITIONS).items()}
+    lags = {
+        each.topic_partition: PartitionLag(each.lag, 7.0 if each.lag else 0.0) for each in POSITIONS
+    }
     snapshot = snapshot_of("m", "one", {"orders": "orders", "urgent": "urgent"}, POSITIONS, MIRROR)
     return Look(replace(snapshot, **changes), lags, config_differences=0, taken_ms=60_000)
 

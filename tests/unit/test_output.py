@@ -23,7 +23,7 @@ from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.plan.acl_decisions import AclDecision
 from relay_pipelines.plan.acl_decisions import State as AclState
-from relay_pipelines.plan.positions import Position, lag_records
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import TopicDecision
 from relay_pipelines.plan.upstreams import Log, UpstreamSelection, UpstreamState
 from relay_pipelines.prepare.permissions import AclReport
@@ -412,7 +412,7 @@ def watched(topics: int = 1, **changes: Any) -> Watched:
     known = {at: replace(each, run_id="run-1", upstream="one") for at, each in known.items()}
     targets = {name: name for name in names}
     snapshot = snapshot_of("m", "one", targets, positions, checkpoints=known)
-    lags = {at: PartitionLag(lag, 2.0 * lag) for at, lag in lag_records(positions).items()}
+    lags = {each.topic_partition: PartitionLag(each.lag, 2.0 * each.lag) for each in positions}
     look = Look(snapshot, lags, 0, 0)
     page = page_of(look)
     found = json_output.watched(look, page, {name: Rate(1.0, 3.0) for name in names})

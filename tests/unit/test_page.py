@@ -14,7 +14,7 @@ from relay_pipelines.page.held import GUARDS, OTHERS, STATES, State, of_guard
 from relay_pipelines.page.look import Look
 from relay_pipelines.page.page import page_of, page_unreachable
 from relay_pipelines.plan.blockers import Facts
-from relay_pipelines.plan.positions import Position, lag_records
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import TopicDecision
 from relay_pipelines.plan.upstreams import UpstreamSelection, UpstreamState
 from relay_pipelines.protocol.open_transactions import OpenTransaction
@@ -47,8 +47,10 @@ def look_at(
     """A look; `ages` and `committed`: seconds by topic, of the oldest record, since a commit."""
     committed = committed or {}
     lags = {
-        place: PartitionLag(records, (ages or {}).get(place.topic, 1.0) if records else 0.0)
-        for place, records in lag_records(positions).items()
+        each.topic_partition: PartitionLag(
+            each.lag, (ages or {}).get(each.topic_partition.topic, 1.0) if each.lag else 0.0
+        )
+        for each in positions
     }
     checkpoints = {
         position.topic_partition: replace(

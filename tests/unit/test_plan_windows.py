@@ -11,7 +11,7 @@ from relay_pipelines.errors import DataLossError, SourceError, UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.blockers import Facts, judge
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
-from relay_pipelines.plan.positions import Position, lag_records, uncopied
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import literal_names, named_without_match
 from relay_pipelines.run.run_plan import RunPlan, plan_frozen
 from tests.support.run_plans import plan_of, snapshot_of
@@ -61,8 +61,7 @@ def test_one_window_per_topic_sorted():
     assert plan.planned == [OffsetRange(TopicPartition("t", 1), 2, 5)]
     assert [str(error.topic_partition) for error in plan.held] == ["t-0", "t-2"]
     held = [(0, 9, None), (5, 9, None), (0, 9, 4), (0, 9, 9), (0, 5, 9)]
-    lags = lag_records([position(number, *values) for number, values in enumerate(held)])
-    assert list(lags.values()) == [9, 4, 5, 0, 0]
+    assert [position(0, *values).lag for values in held] == [9, 4, 5, 0, 0]
 
 
 T3 = TopicPartition("t", 3)
@@ -133,10 +132,9 @@ UNCOPIED = [
 def test_uncopied(more, expected):
     """What a data-loss guard holds back is not copied either: no lag of 0 hides it."""
     held = Position(at(0), 3, 9, **{"next_offset": None} | more)
-    assert uncopied([held]) == {at(0): OffsetRange(at(0), *expected)}
+    assert held.uncopied == OffsetRange(at(0), *expected)
     # a checkpoint above the end gives an empty range, not a negative one
-    (left,) = uncopied([Position(at(0), 0, 5, 9)]).values()
-    assert not left
+    assert not Position(at(0), 0, 5, 9).uncopied
 
 
 IN_WINDOW = (
