@@ -33,6 +33,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Look
 from relay_pipelines.plan.positions import open_since
+from relay_pipelines.snapshot.hidden_copies import hanging
 from relay_pipelines.snapshot.lag import PartitionLag, total
 
 
@@ -118,12 +119,11 @@ def open_transactions(look: Look) -> Iterator[Held]:
 
 def hidden_copies(look: Look) -> Iterator[Held]:
     """Yield transactions at the destination that are open for longer than a copy's may be."""
-    longest = look.snapshot.sides.options.transaction_timeout_ms / 1000
-    for transaction in look.hidden:
-        if (age := transaction.seconds(look.taken_ms) or 0.0) > longest:
-            error = transaction.error(look.snapshot.destination, look.taken_ms)
-            tp, lag = transaction.hidden.topic_partition, PartitionLag(len(transaction.hidden), age)
-            yield _other(HIDDEN_COPIES, look, [tp], error.what, lag, error.remedy)
+    for each in hanging(look.snapshot, look.hidden, look.taken_ms):
+        error = each.error(look.snapshot.destination, look.taken_ms)
+        lag = PartitionLag(len(each.hidden), each.seconds(look.taken_ms))
+        tp = each.hidden.topic_partition
+        yield _other(HIDDEN_COPIES, look, [tp], error.what, lag, error.remedy)
 
 
 def _other(

@@ -242,10 +242,9 @@ def _state_topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 def _hidden(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield the transactions of others that hide copies; those of copies end by themselves."""
-    options, now_ms = snapshot.sides.options, snapshot.sides.clock.now_ms()
-    hidden = hidden_copies.find(snapshot)
-    for error in hidden_copies.hanging(hidden, snapshot.destination, options, now_ms):
-        yield _error(snapshot.name, error)
+    now_ms = snapshot.sides.clock.now_ms()
+    for each in hidden_copies.hanging(snapshot, hidden_copies.find(snapshot), now_ms):
+        yield _error(snapshot.name, each.error(snapshot.destination, now_ms))
 
 
 def _shared(snapshot: ClusterSnapshot, taken: Taken) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -118,24 +118,16 @@ def run(
     return result
 
 
+@dataclass(slots=True)
 class _Run:
     """The steps of a run."""
 
-    def __init__(
-        self,
-        sides: Sides,
-        ledger: LedgerReader,
-        result: RunResult,
-        observers: Sequence[Observer],
-        stop: Callable[[], bool],
-        sources: Sources,
-    ) -> None:
-        self._sides = sides
-        self._ledger = ledger
-        self._result = result
-        self._observers = observers
-        self._stop = stop
-        self._sources = sources
+    sides: Sides
+    ledger: LedgerReader
+    result: RunResult
+    observers: Sequence[Observer]
+    stop: Callable[[], bool]
+    sources: Sources
 
     def copy(self, plan: RunPlan, session: Callable[[], Any], scope: str) -> None:
         """Copy what is planned, and note what turns out to be another log."""
@@ -152,47 +144,47 @@ class _Run:
             ranges = self._prepare(plan, planned, scope)
             if not ranges:
                 return
-            self._result.ledger_ends = self._ledger.start()
+            self.result.ledger_ends = self.ledger.start()
             from relay_pipelines.run.spark_jobs import SparkJobs  # Arrow is slow to import
             from relay_pipelines.spark.session import application
 
             while not wait([spark], _POLL_SECONDS).done:
                 pass  # a cluster may have no room for long, and who waits for ever seems to hang
         if about := application(spark.result()):
-            self._result.spark = about
-            for observer in self._observers:
+            self.result.spark = about
+            for observer in self.observers:
                 observer.submitted(about)
         job = self._job(plan)
-        jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self._sides.clock)
+        jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self.sides.clock)
         self._watch(jobs)
-        if self._result.interrupted or jobs.errors:
+        if self.result.interrupted or jobs.errors:
             owners.give_back(plan.snapshot, ranges)
         if self._is_destination_silent():
             return
-        patient = not self._result.interrupted
-        newest = self._ledger.follow(settled=True, patient=patient)
+        patient = not self.result.interrupted
+        newest = self.ledger.follow(settled=True, patient=patient)
         self._count([record.entry for record in newest])
         hidden = _wait_until_visible(plan.snapshot, ranges, patient=patient)
-        self._result.errors += hidden
+        self.result.errors += hidden
         self._quarantine_diverged_upstreams(plan.snapshot)
 
     def _sync_configs(self, plan: RunPlan) -> RunPlan:
-        if not self._sides.mirror.topics.sync_configs:
+        if not self.sides.mirror.topics.sync_configs:
             return plan
         snapshot = self._stoppable(plan.snapshot)
         with snapshot.destination_client() as client:
-            snapshot, self._result.reconfigured, at_destination = topic_configs.sync(
+            snapshot, self.result.reconfigured, at_destination = topic_configs.sync(
                 client, snapshot
             )
         refused = topics.by_source(snapshot, at_destination)
-        self._result.errors += refused.values()
+        self.result.errors += refused.values()
         planned = [each for each in plan.planned if each.topic_partition.topic not in refused]
-        return replace(plan, snapshot=replace(snapshot, sides=self._sides), planned=planned)
+        return replace(plan, snapshot=replace(snapshot, sides=self.sides), planned=planned)
 
     def _stoppable(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Return it with a clock whose waits end when the run is stopped."""
-        clock = StoppableClock(self._sides.clock, self._stop)
-        return replace(snapshot, sides=replace(self._sides, clock=clock))
+        clock = StoppableClock(self.sides.clock, self.stop)
+        return replace(snapshot, sides=replace(self.sides, clock=clock))
 
     def _prepare(self, plan: RunPlan, planned: Sequence[CopyRange], scope: str) -> list[CopyRange]:
         """Make the destination ready; return what is to be copied, and under which ids.
@@ -202,7 +194,7 @@ class _Run:
         """
         snapshot = self._stoppable(plan.snapshot)
         fixed = {
-            record_policy: self._sources.fix(record_policy)
+            record_policy: self.sources.fix(record_policy)
             for record_policy in {copy_range.record_policy for copy_range in planned}
         }
         for record_policy in fixed.values():
@@ -210,7 +202,7 @@ class _Run:
             user_class.construct_all(record_policy)
         with snapshot.destination_client() as client:
             refused = topics.create(client, snapshot)
-        self._result.errors += refused.values()
+        self.result.errors += refused.values()
         ready = [
             replace(copy_range, record_policy=fixed[copy_range.record_policy])
             for copy_range in planned
@@ -218,53 +210,53 @@ class _Run:
         ]
         ranges = with_owners(snapshot.name, scope, ready, plan.sizes_bytes, snapshot.pinned_topics)
         kept = owners.claim(snapshot, ranges)
-        self._result.errors += kept.values()
+        self.result.errors += kept.values()
         return [each for each in ranges if each.source.topic_partition not in kept]
 
     def _job(self, plan: RunPlan) -> CopyJob:
         snapshot = plan.snapshot
         return CopyJob(
             mirror=snapshot.name,
-            run_id=self._result.run_id,
+            run_id=self.result.run_id,
             upstream=snapshot.upstream,
             destination=snapshot.destination,
-            options=self._sides.options,
+            options=self.sides.options,
             window=plan.frozen.key,
             other_upstreams=snapshot.selection.others,
-            upstream_timeout_ms=self._sides.mirror.source.health.request_timeout,
+            upstream_timeout_ms=self.sides.mirror.source.health.request_timeout,
         )
 
     def _watch(self, jobs: SparkJobs) -> None:
         """Count what the Spark jobs commit until they end, or the run is stopped."""
-        result, began = self._result, self._sides.clock.monotonic()
+        result, began = self.result, self.sides.clock.monotonic()
         try:
             while not jobs.ended(_POLL_SECONDS) and not result.interrupted:
-                entries = self._ledger.poll()
+                entries = self.ledger.poll()
                 self._count(entries)
                 jobs.give_up(has_committed=bool(entries))
-                result.interrupted = self._stop()
+                result.interrupted = self.stop()
         except KeyboardInterrupt:
             result.interrupted = True
-            self._ledger.client.end()  # drops an answer that may be on its way; it reconnects
+            self.ledger.client.end()  # drops an answer that may be on its way; it reconnects
         if result.interrupted:
             jobs.cancel()
         result.outcomes = jobs.outcomes
         if not result.interrupted:
             result.errors += jobs.errors
-        result.copying_seconds = self._sides.clock.monotonic() - began
+        result.copying_seconds = self.sides.clock.monotonic() - began
 
     def _is_destination_silent(self) -> bool:
         """Whether tasks have waited in vain for the destination, and it is still not there."""
-        outcomes = self._result.outcomes
+        outcomes = self.result.outcomes
         kinds = [error_class(outcome.error_kind) for outcome in outcomes]
         if not any(issubclass(kind, DestinationError) for kind in kinds):
             return False
-        self._count(self._ledger.poll())
-        return self._ledger.is_silent and not any(outcome.diverged for outcome in outcomes)
+        self._count(self.ledger.poll())
+        return self.ledger.is_silent and not any(outcome.diverged for outcome in outcomes)
 
     def _count(self, entries: Sequence[LedgerEntry]) -> None:
-        tally(self._result.topics, entries)
-        for observer in self._observers:
+        tally(self.result.topics, entries)
+        for observer in self.observers:
             observer.committed(entries)
 
     def _note_doubts(self, plan: RunPlan) -> None:
@@ -278,7 +270,7 @@ class _Run:
         # a task may have committed chunks before it found the other log
         reached = {tp: offset for tp, offset in planned.items() if tp in held_back} | {
             tp: outcome.next_offset
-            for outcome in self._result.outcomes
+            for outcome in self.result.outcomes
             if issubclass(error_class(outcome.error_kind), kinds)
             and ((tp := outcome.range.topic_partition) in planned or outcome.chunks)
         }
@@ -291,7 +283,7 @@ class _Run:
             owners.note_doubts(snapshot, new)
 
     def _quarantine_diverged_upstreams(self, snapshot: ClusterSnapshot) -> None:
-        result = self._result
+        result = self.result
         result.diverged = {
             upstream: why
             for outcome in result.outcomes

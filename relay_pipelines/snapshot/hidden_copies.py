@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol import open_transactions
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.open_transactions import OpenTransaction
@@ -56,15 +55,11 @@ def _find(client: ClusterClient, snapshot: ClusterSnapshot) -> list[OpenTransact
 
 
 def hanging(
-    hidden: Iterable[OpenTransaction], destination: Cluster, options: CopyOptions, now_ms: int
-) -> list[DestinationError]:
+    snapshot: ClusterSnapshot, hidden: Iterable[OpenTransaction], now_ms: int
+) -> list[OpenTransaction]:
     """Return what is open for longer than any transaction of a copy may be."""
-    longest = options.transaction_timeout_ms / 1000
-    return [
-        transaction.error(destination, now_ms)
-        for transaction in hidden
-        if (transaction.seconds(now_ms) or 0.0) > longest
-    ]
+    longest = snapshot.sides.options.transaction_timeout_ms / 1000
+    return [each for each in hidden if (each.seconds(now_ms) or 0.0) > longest]
 
 
 def by_others(
