@@ -198,7 +198,7 @@ class _Reading:
             raise passing[0]
         # of what a run would copy, or whose losses it would accept, it has to know these
         acted_on = {each.topic_partition.topic for each in positions if each.lag or losses(each)}
-        found = self._configs(positions, acted_on)
+        found = self._configs(acted_on)
         hidden = {topic: why for topic, why in found.refused.items() if topic in acted_on}
         return ClusterSnapshot(
             self.sides,
@@ -512,17 +512,16 @@ class _Reading:
         )
         return list(map(self.selection.with_others, positions)), unjudged
 
-    def _configs(self, positions: list[Position], acted_on: Container[str]) -> TopicConfigs:
+    def _configs(self, acted_on: Container[str]) -> TopicConfigs:
         """Return the configurations and sizes of what a run would copy, or create before it.
 
         Args:
             acted_on: the topics with something new, or with losses.
         """
-        is_new, there = any(each.lag for each in positions), self.at_destination.topics
         wanted = {
             name: topic
             for name, topic in self.topics.items()
-            if name in acted_on or (is_new and not there.keys() >= set(topic.written))
+            if name in acted_on or not self.at_destination.topics.keys() >= set(topic.written)
         }
         if not wanted:
             return TopicConfigs()
