@@ -30,7 +30,7 @@ from relay_pipelines.windows import window_events
 from relay_pipelines.windows.failed_windows import FailedWindows
 from relay_pipelines.windows.window_run import Copied, TopicReport, WindowReport
 from tests.support.audited import entry
-from tests.support.run_plans import snapshot_of
+from tests.support.run_plans import plan_of, snapshot_of
 
 LANE = Lane("m", "main", WindowSettings(), ("orders",))
 AT = TopicPartition("orders", 0)
@@ -142,12 +142,7 @@ class TestRunLog:
 
     def lines(self, caplog: pytest.LogCaptureFixture, *, brief: bool, rounds: int = 1) -> list[str]:
         window, _ = report()
-        snapshot = SimpleNamespace(upstream=SimpleNamespace(name="a"))
-        nothing: dict[str, Any] = {"superseded": (), "takeovers": (), "held": []}
-        windows = [SimpleNamespace(topic="orders")]
-        plan: Any = SimpleNamespace(
-            windows=windows, offsets=lambda _window: 60, snapshot=snapshot, **nothing
-        )
+        plan = plan_of("m", "a", {"orders": "copy"}, [Position(TopicPartition("orders", 0), 0, 60)])
         with caplog.at_level(logging.INFO):
             log = RunLog(logging.getLogger(), 0.4, brief=brief)
             log.begin(plan)
