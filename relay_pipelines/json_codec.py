@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -105,7 +105,16 @@ def _reader(kind: Any, version: int) -> Callable[[Any], Any]:
         key = int if arguments[0] is int else _reader(arguments[0], version)
         item = _reader(arguments[1], version)
         return lambda value: {key(name): item(one) for name, one in value.items()}
-    return _SIMPLE.get(kind) or (kind if issubclass(kind, Enum) else _of_type(kind))
+    return _SIMPLE.get(kind) or _class_reader(kind, version)
+
+
+def _class_reader(kind: Any, version: int) -> Callable[[Any], Any]:
+    if issubclass(kind, Enum):
+        return cast("Callable[[Any], Any]", kind)
+    if issubclass(kind, dict):  # a mapping with methods of its own
+        items = _reader(kind.__orig_bases__[0], version)
+        return lambda value: kind(items(value))
+    return _of_type(kind)
 
 
 def _tuple_reader(version: int, *kinds: Any) -> Callable[[Any], Any]:

@@ -88,8 +88,8 @@ class Steps:
             tp = position.topic_partition
             if not snapshot.blocker(tp, Blocker.MOVED) and (error := snapshot.held.get(tp)):
                 raise error
-            end, next_offset = self.record.end_of(tp), position.next_offset
-            if end == UNKNOWN:
+            end, next_offset = self.record.ends.at(tp), position.next_offset
+            if not self.record.ends.has(tp):
                 raise came_late(self.record, tp)
             if max(next_offset or 0, position.begin) < end:
                 raise DestinationError(
@@ -122,7 +122,7 @@ class Steps:
         if self.record.state is not State.FENCED:
             return
         for position in self._snapshot().positions:
-            if self.record.end_of(position.topic_partition) == UNKNOWN:
+            if not self.record.ends.has(position.topic_partition):
                 raise came_late(self.record, position.topic_partition)
 
     def _run(self) -> None:
@@ -275,7 +275,7 @@ def taken(
 
 def _partitions(record: MoveRecord, known: CheckpointSnapshot) -> list[TopicPartition]:
     """Return what a cut takes, also what nobody has copied."""
-    found = {*record.source_ends, *known.next_offsets, *known.owners}
+    found = {*record.ends.by_partition, *known.next_offsets, *known.owners}
     return sorted(tp for tp in found if tp.topic in record.topics)
 
 
@@ -304,7 +304,7 @@ def require_unwritten(destination: ClusterClient, mirror: Mirror, record: MoveRe
         RelayError: the destination does not answer.
     """
     for tp, offsets in written_beyond(destination, mirror, record).items():
-        end = known_end(record, tp)
+        end = record.known_ends.at(tp)
         raise WrittenMeanwhileError(
             f"{tp}: offsets {count(end)} to {count(end + offsets)} were written at the destination"
             " while the move was taken back",
@@ -359,14 +359,14 @@ def _positions(
     positions = []
     for tp in partitions:
         found = known.checkpoints.get(tp)
-        next_offset = next_offsets.get(tp, 0)
-        end = record.end_of(tp)
-        missing = UNKNOWN if end == UNKNOWN else max(0, end - next_offset)
+        source_end, end = next_offsets.get(tp, 0), record.ends.at(tp)
+        if not record.is_without_source:  # of a topic-partition without a record, nothing is copied
+            source_end = max(source_end, end)
         positions.append(
             CutPartition(
                 tp,
-                next_offset,
-                0 if missing > 0 and found is None and not record.is_without_source else missing,
+                source_end,
+                max(0, end - source_end) if record.ends.has(tp) else UNKNOWN,
                 copies[tp],
                 ends.get(copies[tp], 0),
                 found.ledger_head.number if found else 0,
@@ -374,16 +374,6 @@ def _positions(
             )
         )
     return positions
-
-
-def known_end(record: MoveRecord, tp: TopicPartition) -> int:
-    """Return where a copy ends that holds nothing of others that is not at the source.
-
-    It is the end of the cut; after a way back, that of what has come home.
-    """
-    if record.state is State.LIFTING and tp.partition in record.way_back.ends.get(tp.topic, {}):
-        return record.way_back.ends[tp.topic][tp.partition]
-    return next((each.destination_end for each in record.cut if each.destination == tp), 0)
 
 
 def written_beyond(
@@ -396,7 +386,7 @@ def written_beyond(
     Raises:
         RelayError: the destination does not answer.
     """
-    known = {each.destination for each in record.cut}
+    known = record.known_ends
     # of a topic to which others are pinned, only what this one was copied to
     whole = {
         each.destination.topic
@@ -405,13 +395,13 @@ def written_beyond(
     }
 
     def ask() -> dict[TopicPartition, int]:
-        there = existing_partitions(destination, {tp.topic for tp in known})
-        asked = sorted(tp for tp in there if tp in known or tp.topic in whole)
+        there = existing_partitions(destination, known)
+        asked = sorted(tp for tp in there if known.has(tp) or tp.topic in whole)
         # also of open transactions: it is unknown what they will commit
         return destination.list_offsets(asked, LATEST, READ_UNCOMMITTED)
 
     ends = destination.retry(ask) if known else {}
-    beyond = {tp: end - known_end(record, tp) for tp, end in ends.items()}
+    beyond = {tp: end - known.at(tp) for tp, end in ends.items()}
     return {tp: offsets for tp, offsets in beyond.items() if offsets > 0}
 
 

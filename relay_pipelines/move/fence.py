@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
+from relay_pipelines.move.ends import Ends
 from relay_pipelines.move.inventory import (
     SourceEnds,
     Upstreams,
@@ -122,9 +123,7 @@ def delete(upstreams: Upstreams, acls: AclsByUpstream) -> int:
     return acl_count(there)
 
 
-def verify(
-    upstreams: Upstreams, partitions: Collection[TopicPartition], still_ms: int
-) -> Mapping[TopicPartition, int]:
+def verify(upstreams: Upstreams, partitions: Collection[TopicPartition], still_ms: int) -> Ends:
     """Wait until no upstream has moved for some time.
 
     Returns:
@@ -156,7 +155,7 @@ def _ends_of(upstreams: Upstreams, partitions: Collection[TopicPartition]) -> di
     return {name: source_ends(upstream, partitions) for name, upstream in upstreams.items()}
 
 
-def _same_ends(ends: Mapping[str, SourceEnds]) -> Mapping[TopicPartition, int]:
+def _same_ends(ends: Mapping[str, SourceEnds]) -> Ends:
     (first, of_first), *others = ends.items()
     for name, of_upstream in others:
         for tp, end in of_first.stable.items():
@@ -168,7 +167,7 @@ def _same_ends(ends: Mapping[str, SourceEnds]) -> Mapping[TopicPartition, int]:
                     " relay.yaml; then repeat the step",
                     topic_partition=tp,
                 )
-    return of_first.stable
+    return Ends.of(of_first.stable)
 
 
 def written_since(upstreams: Upstreams, record: MoveRecord) -> SourceError | None:
@@ -177,28 +176,25 @@ def written_since(upstreams: Upstreams, record: MoveRecord) -> SourceError | Non
     Raises:
         RelayError: an upstream does not answer.
     """
-    error = moved_since(upstreams, record.source_ends, record.fence.held_at_ms)
+    error = moved_since(upstreams, record.ends, record.fence.held_at_ms)
     if error and not allows(record, Action.FENCE):  # its ends are decided
         error.remedy = _TAKE_BACK
     return error
 
 
-def moved_since(
-    upstreams: Upstreams, wanted: Mapping[TopicPartition, int], held_at_ms: int
-) -> SourceError | None:
+def moved_since(upstreams: Upstreams, ends: Ends, held_at_ms: int) -> SourceError | None:
     """Return the error that names who has written since a fence held; None if nobody has.
 
     Args:
         upstreams: of one side.
-        wanted: where it ended then. Partitions that have come since had no record.
+        ends: of that side then.
 
     Raises:
         RelayError: an upstream does not answer.
     """
-    topics = {tp.topic for tp in wanted}
     for upstream in upstreams.values():
-        there = upstream.retry(partial(existing_partitions, upstream, topics))
-        before = {**dict.fromkeys(there, 0), **wanted}
+        there = upstream.retry(partial(existing_partitions, upstream, ends))
+        before = ends.with_later(there)
         if error := _passes(upstream, before, source_ends(upstream, before), held_at_ms):
             return error
     return None

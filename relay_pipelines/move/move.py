@@ -28,7 +28,6 @@ from relay_pipelines.move.record import (
     WayBack,
     acl_count,
     allows,
-    by_topic,
     require,
 )
 from relay_pipelines.move.rehearsal import Rehearsal, rehearse, snapshot_of
@@ -165,7 +164,7 @@ class Move:
             )
             record = records.write(
                 record,
-                replace(record, state=State.FENCED, fence=held, ends=by_topic(ends)),
+                replace(record, state=State.FENCED, fence=held, ends=ends),
             )
         return MoveResult(record, [_fenced(record)])
 

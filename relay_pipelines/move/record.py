@@ -17,6 +17,7 @@ from relay_pipelines.ledger.checkpoint import Key, StateKind, StateRecord, state
 from relay_pipelines.ledger.fencing import decide
 from relay_pipelines.ledger.state_table import read_move
 from relay_pipelines.model import Acl, TopicPartition
+from relay_pipelines.move.ends import Ends
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.output.formatting import format_time, plural
 from relay_pipelines.plan.owners import move_id
@@ -59,7 +60,8 @@ class CutPartition:
     """Where the histories of both sides part, in one source topic-partition.
 
     Args:
-        source_end: what is below is copied.
+        source_end: what is below is copied, or has no record: the end of the fence; of a cut
+            without the source, where the copies end.
         missing: source offsets that were committed and are not copied: 0, or of a cut without the
             source what the fence had seen; `UNKNOWN` if it had seen nothing.
         destination: of the copies.
@@ -89,8 +91,8 @@ class WayBack:
 
     mirror: str = ""
     fence: Fence = field(default_factory=Fence)
-    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    source_ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    ends: Ends = field(default_factory=Ends)
+    source_ends: Ends = field(default_factory=Ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class MoveRecord:
         state_since_ms, written_at_ms: by the clock of the writer.
         topics: of the source, that move.
         is_whole: whether these are all topics that the mirror copies.
-        ends: of the source topic-partitions when the fence held, by topic and partition.
+        ends: of the source topic-partitions when the fence held.
         audited_until_ms: what was committed before was audited by `cut`, and agrees.
         cut: empty before the state CUT.
         groups: that `cut` has moved.
@@ -122,7 +124,7 @@ class MoveRecord:
     topics: tuple[str, ...] = ()
     is_whole: bool = False
     fence: Fence = field(default_factory=Fence)
-    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    ends: Ends = field(default_factory=Ends)
     audited_until_ms: int = 0
     cut: tuple[CutPartition, ...] = ()
     groups: tuple[str, ...] = ()
@@ -153,30 +155,23 @@ class MoveRecord:
         return f"the move of {self.mirror} is {self.state} {since}"
 
     @property
-    def source_ends(self) -> dict[TopicPartition, int]:
-        """Where the source ended when the fence held."""
-        return by_partition(self.ends)
+    def cut_at_source(self) -> Ends:
+        """Where the cut is at the source."""
+        return Ends.of({each.source: each.source_end for each in self.cut})
 
-    def end_of(self, tp: TopicPartition) -> int:
-        """Return where the source ended when the fence held; `UNKNOWN` if nobody has asked."""
-        return self.ends.get(tp.topic, {}).get(tp.partition, UNKNOWN)
+    @property
+    def cut_at_destination(self) -> Ends:
+        """Where the cut is at the destination."""
+        return Ends.of({each.destination: each.destination_end for each in self.cut})
 
+    @property
+    def known_ends(self) -> Ends:
+        """Where copies end that hold nothing of others that is not at the source.
 
-def by_topic(ends: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
-    """Return offsets as a record has them."""
-    found: dict[str, dict[int, int]] = {}
-    for tp, end in sorted(ends.items()):
-        found.setdefault(tp.topic, {})[tp.partition] = end
-    return found
-
-
-def by_partition(ends: Mapping[str, Mapping[int, int]]) -> dict[TopicPartition, int]:
-    """Return the offsets of a record."""
-    return {
-        TopicPartition(topic, partition): end
-        for topic, of_topic in ends.items()
-        for partition, end in of_topic.items()
-    }
+        That is the cut; after a way back, where the destination stood still.
+        """
+        home = self.way_back.ends if self.state is State.LIFTING else Ends()
+        return Ends.of({**self.cut_at_destination.by_partition, **home.by_partition})
 
 
 _BEGINS = {State.NONE, State.BACK}

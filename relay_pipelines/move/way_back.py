@@ -27,6 +27,7 @@ from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.move import fence
 from relay_pipelines.move.copying import audit_all, copy_all
 from relay_pipelines.move.cut import Look, claim_all, give_back
+from relay_pipelines.move.ends import Ends
 from relay_pipelines.move.gates import not_moved
 from relay_pipelines.move.inventory import existing_partitions, source_ends
 from relay_pipelines.move.record import (
@@ -34,8 +35,6 @@ from relay_pipelines.move.record import (
     Fence,
     MoveRecord,
     WayBack,
-    by_partition,
-    by_topic,
 )
 from relay_pipelines.move.rehearsal import schema_gate, snapshot_of
 from relay_pipelines.move.request import MoveRequest
@@ -199,7 +198,7 @@ class WayBackSteps:
         held = replace(
             self.record.way_back.fence, still_ms=still_ms, held_at_ms=self.sides.clock.now_ms()
         )
-        way_back = replace(self.record.way_back, fence=held, ends=by_topic(ends))
+        way_back = replace(self.record.way_back, fence=held, ends=ends)
         return replace(self.record, way_back=way_back)
 
     def copy_rest(self, destination: ClusterClient) -> None:
@@ -209,22 +208,18 @@ class WayBackSteps:
             RelayError: not all could be copied.
         """
         snapshot = self._snapshot()
-        if any(
-            position.begin < self._end(position.topic_partition) for position in snapshot.positions
-        ):
+        ends = self.record.way_back.ends
+        if any(each.begin < ends.at(each.topic_partition) for each in snapshot.positions):
             self.copy(destination)
         snapshot = self.require_unlost(destination)
         for position in snapshot.positions:
-            end = self._end(position.topic_partition)
+            end = ends.at(position.topic_partition)
             if position.begin < end:
                 raise DestinationError(
                     f"it is mirrored back up to {count(position.begin)} of {count(end)}",
                     remedy="repeat `relay move back`",
                     topic_partition=position.topic_partition,
                 )
-
-    def _end(self, tp: TopicPartition) -> int:
-        return self.record.way_back.ends.get(tp.topic, {}).get(tp.partition, 0)
 
     def audit(self) -> None:
         """Audit all that was mirrored back.
@@ -279,7 +274,7 @@ class WayBackSteps:
             claim_all(client, dict.fromkeys(begun, moved_id(self.own.name)), own)
             known = read_own_checkpoints(client).checkpoints.values()
         copies = [each.copies for each in known if each.copies is not None]
-        ends = by_topic({each.topic_partition: each.next_offset for each in copies})
+        ends = Ends.of({each.topic_partition: each.next_offset for each in copies})
         way_back = replace(self.record.way_back, source_ends=ends)
         return replace(self.record, state=State.LIFTING, way_back=way_back)
 
@@ -289,17 +284,16 @@ class WayBackSteps:
         Raises:
             RelayError: a cluster does not answer, or refuses.
         """
-        ends = by_partition(self.record.way_back.source_ends)
-        there = by_partition(self.record.way_back.ends)
+        way_back = self.record.way_back
 
         def go_on() -> None:
             snapshot = snapshot_of(self.sides, self.request, self.record)
             for position in snapshot.positions:
-                end = ends.get(position.topic_partition, 0)
+                end = way_back.source_ends.at(position.topic_partition)
                 # one that was given back may be further
                 if position.begin < end:
                     why = f"written at the destination, and brought home by {self.own.name}"
-                    copies_end = there[snapshot.destination_of(position.topic_partition)]
+                    copies_end = way_back.ends.at(snapshot.destination_of(position.topic_partition))
                     resume_at(destination, snapshot, position, end, why, copies_end)
 
         # somebody who was overtaken may have moved one to an earlier end: it is looked at again
@@ -313,9 +307,8 @@ class WayBackSteps:
             RelayError: it does not answer.
         """
         way_back = self.record.way_back
-        ends = by_partition(way_back.ends)
         there = {THERE: destination}
-        if error := fence.moved_since(there, ends, way_back.fence.held_at_ms):
+        if error := fence.moved_since(there, way_back.ends, way_back.fence.held_at_ms):
             error.remedy = _AGAIN
             raise error
 
@@ -337,22 +330,17 @@ def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
     Raises:
         ConfigError: its records are not at the destination, and would lie before those that come.
     """
-    wanted = {
-        each.source: each.source_end
-        if record.is_without_source
-        else max(each.source_end, record.end_of(each.source))
-        for each in record.cut
-    }
-    there = source.retry(partial(existing_partitions, source, {tp.topic for tp in wanted}))
+    cut = record.cut_at_source
+    there = source.retry(partial(existing_partitions, source, cut))
     existing = {tp.topic for tp in there}
-    for tp in wanted:
-        if tp.topic not in existing:
+    for topic in cut:
+        if topic not in existing:
             raise ConfigError(
-                f"the topic {tp.topic} is no longer at the source",
+                f"the topic {topic} is no longer at the source",
                 remedy="nothing can be mirrored back to it: go on at the destination",
             )
     # partitions that have come since, or of which nothing was copied
-    wanted = dict.fromkeys(there, 0) | wanted
+    wanted = cut.with_later(there)
     ends = source_ends(source, wanted)
     for tp, end in wanted.items():
         if ends.high[tp] < end:
@@ -392,14 +380,13 @@ def _require_kept(
     Raises:
         ConfigError: retention, or somebody, has deleted it.
     """
-    topics = {each.destination.topic for each in record.cut}
-    there = destination.retry(partial(existing_partitions, destination, topics))
+    cut = record.cut_at_destination
+    there = destination.retry(partial(existing_partitions, destination, cut))
     low = destination.retry(partial(destination.list_offsets, there, EARLIEST, READ_COMMITTED))
     end = destination.retry(partial(destination.list_offsets, there, LATEST, READ_UNCOMMITTED))
-    cut_ends = {each.destination: each.destination_end for each in record.cut}
     begun = _starts(known) if known else {}
     for tp in sorted(there):
-        cut_at = cut_ends.get(tp, 0)
+        cut_at = cut.at(tp)
         if begun.get(tp, low[tp]) > cut_at or end[tp] < cut_at:
             raise ConfigError(
                 f"{tp} has offsets {count(low[tp])} to {count(end[tp])}, and the cut is at"
@@ -418,9 +405,9 @@ def _require_originals(destination: ClusterClient, record: MoveRecord) -> None:
         ConfigError: one has: what the source has already would come to it again.
         TamperedError, UnsupportedError: one may have, as its checkpoint cannot be read.
     """
-    cut_ends = {each.destination: each.destination_end for each in record.cut}
+    cut = record.cut_at_destination
     every = destination.retry(lambda: read_state(destination))
-    for hidden in every.hidden_in(destination, {tp.topic for tp in cut_ends}).values():
+    for hidden in every.hidden_in(destination, cut.keys()).values():
         raise hidden.error.of(hidden.source)
     for each in every.checkpoints:
         copies = each.copies
@@ -428,8 +415,8 @@ def _require_originals(destination: ClusterClient, record: MoveRecord) -> None:
             continue
         tp = copies.topic_partition
         if (
-            tp in cut_ends
-            and copies.next_offset > cut_ends[tp]
+            cut.has(tp)
+            and copies.next_offset > cut.at(tp)
             and copies.topic_id in {"", destination.topic(tp.topic).topic_id}
         ):
             raise ConfigError(
@@ -484,7 +471,7 @@ def read_answers(
     ledger = read_verified_ledger(steps.sides)
     upto = translation_of(_as_of_cut(ledger, steps.record), destination)
     cut_at = {each.destination: each for each in steps.record.cut}
-    answers = [_answer(position, cut_at, upto, beyond, steps.record) for position in positions]
+    answers = [_answer(position, cut_at, upto, beyond) for position in positions]
     sources = {each.destination: each.source for each in steps.record.cut}
     return [
         answer
@@ -520,7 +507,6 @@ def _answer(
     cut_at: Mapping[TopicPartition, CutPartition],
     upto: Translation,
     beyond: Translation,
-    record: MoveRecord,
 ) -> Answer:
     """Return where one position goes on at the source."""
     part = cut_at.get(position.topic_partition)
@@ -528,8 +514,7 @@ def _answer(
         (answer,) = beyond.to_destination([position])
         return answer
     if position.offset == part.destination_end or not part.ledger_number:
-        # of what was never copied, the source may begin where it ended
-        return Answer(position, part.source, max(part.source_end, record.end_of(part.source)))
+        return Answer(position, part.source, part.source_end)
     (answer,) = upto.to_source([position])
     return answer
 

@@ -12,8 +12,9 @@ import pytest
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.model import Acl, Cluster, Operation, Permission, TopicPartition
-from relay_pipelines.move import cut, fence, inventory, rehearsal
+from relay_pipelines.move import cut, fence, inventory, rehearsal, way_back
 from relay_pipelines.move import move as moves
+from relay_pipelines.move.ends import Ends
 from relay_pipelines.move.fence import acls_to_deny, passed
 from relay_pipelines.move.gates import Gate, GateState, fails, looked
 from relay_pipelines.move.inventory import GroupPosition, Groups, SourceEnds, UpstreamLook, Writers
@@ -65,7 +66,7 @@ def test_a_gate_that_nobody_could_look_at_does_not_hold() -> None:
 def stays(status: str, unread: int, *, fenced: bool = True) -> Gate:
     """Look at a group at the source; before the fence, what it has not read is only said."""
     active = replace(group(), group=ListedGroup("g", state=status), unread=unread)
-    record = MoveRecord("m", ends={"a": {0: 9}} if fenced else {})
+    record = MoveRecord("m", ends=Ends(a={0: 9}) if fenced else Ends())
     return rehearsal.source_group_gate(Groups([active]), record)
 
 
@@ -220,7 +221,7 @@ WAY_ON = {State.FENCED: "repeat `relay move fence`", State.CUTTING: "take the mo
 def test_status_advises_nothing_that_the_state_refuses(state: State) -> None:
     """What is said of a fence that is not there, or was passed, can be done in that state."""
     held = Fence(FenceBy.ACL, {"n": (DENIED,)}, held_at_ms=5)
-    record = MoveRecord("m", state=state, fence=held, ends={"a": {0: 5}}, topics=("a",))
+    record = MoveRecord("m", state=state, fence=held, ends=Ends(a={0: 5}), topics=("a",))
     mirror: Any = SimpleNamespace()
     move = Move(Sides("m", mirror, Mock()), MoveRequest(), Mock(), "ann")
     upstream = Mock(retry=lambda _ask: {AT}, cluster="s")
@@ -237,6 +238,33 @@ def test_status_advises_nothing_that_the_state_refuses(state: State) -> None:
     for finding in findings:
         advised = re.findall(r"`relay move (\w+)`", finding.remedy)
         require(record, Action(advised[0]), ())
+
+
+@pytest.mark.parametrize(
+    ("without_source", "copied", "source_end", "missing"),
+    [(False, None, 13, 0), (False, 13, 13, 0), (True, 10, 10, 3), (True, None, 0, 13)],
+    ids=["nothing to copy", "copied", "the source is gone", "and nothing was copied"],
+)
+def test_the_cut_says_where_the_source_goes_on(
+    copied: int | None, source_end: int, missing: int, *, without_source: bool
+) -> None:
+    """Groups go home there, also if the source comes back without what the fence had seen."""
+    record = MoveRecord("m", ends=Ends(a={0: 13}), is_without_source=without_source)
+    copies = SimpleNamespace(topic_partition=TO)
+    found = SimpleNamespace(
+        copies=copies, ledger_head=SimpleNamespace(number=2, hash="ff"), destination=TO
+    )
+    known: Any = SimpleNamespace(
+        checkpoints={} if copied is None else {AT: found},
+        next_offsets={} if copied is None else {AT: copied},
+    )
+    mirror: Any = SimpleNamespace(topics=SimpleNamespace(rename={"a": "copy"}))
+    with patch.object(cut, "_ends", return_value={TO: 9}):
+        (part,) = cut._positions(Mock(), mirror, record, known, [AT])
+    assert (part.source_end, part.missing) == (source_end, missing)
+    beyond: Any = None
+    at_the_cut = ConsumerPosition(TO, 9, "g")
+    assert way_back._answer(at_the_cut, {TO: part}, beyond, beyond).offset == source_end
 
 
 def test_a_cut_without_the_source_moves_what_its_record_names() -> None:

@@ -12,6 +12,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import is_way_back
 from relay_pipelines.model import Acl, Checkpoint, Operation, Permission, TopicPartition
 from relay_pipelines.move import record as move_record
+from relay_pipelines.move.ends import Ends
 from relay_pipelines.move.record import CutPartition, Fence, MoveRecord, WayBack, require
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
@@ -60,15 +61,19 @@ def test_a_record_is_read_as_it_was_written() -> None:
     record = MoveRecord(
         *("m", 3, State.CUT, "w", "ann@host", 5, 6, ("a",), True),
         fence=Fence(FenceBy.ACL, {"a": (acl,), "b": ()}, 10, 20),
-        ends=move_record.by_topic({tp: 7}),
+        ends=Ends.of({tp: 7}),
         cut=(CutPartition(tp, 7, 0, TopicPartition("b", 0), 9, 2, "ff"),),
         groups=("g",),
-        way_back=WayBack("m.back@3", Fence(FenceBy.HAND), {"b": {0: 12}}, {"a": {0: 10}}),
+        way_back=WayBack("m.back@3", Fence(FenceBy.HAND), Ends(b={0: 12}), Ends(a={0: 10})),
     )
     value = CHECKPOINTS.text(record).encode()
     key = checkpoint.Key("m", checkpoint.StateKind.MOVE)
     assert checkpoint.record_of(MoveRecord, key, value) == record
-    assert (record.end_of(tp), record.end_of(TopicPartition("a", 1))) == (7, -1)
+    read = checkpoint.record_of(MoveRecord, key, value).ends
+    assert (read.at(tp), read.at(TopicPartition("a", 1)), read.has(TopicPartition("a", 1))) == (
+        *(7, 0),
+        False,
+    )
 
 
 def test_each_record_follows_from_the_last_one() -> None:
