@@ -10,8 +10,8 @@ from relay_pipelines.finding import Finding
 from relay_pipelines.invocation import Invocation, the_mirror
 from relay_pipelines.move.gates import Gate
 from relay_pipelines.move.inventory import document as group_document
-from relay_pipelines.move.move import Move, MoveResult
-from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.move.move import Move
+from relay_pipelines.move.record import MoveRecord, MoveResult
 from relay_pipelines.move.rehearsal import Rehearsal
 from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.move.states import State

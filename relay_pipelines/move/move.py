@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import socket
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +25,7 @@ from relay_pipelines.move.record import (
     Fence,
     MoveRecord,
     MoveRecords,
+    MoveResult,
     WayBack,
     acl_count,
     allows,
@@ -33,6 +34,7 @@ from relay_pipelines.move.record import (
 from relay_pipelines.move.rehearsal import Rehearsal, rehearse, snapshot_of
 from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.move.states import Action, FenceBy, State
+from relay_pipelines.move.verify import verify
 from relay_pipelines.move.way_back import THERE, WayBackSteps
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.output.messages import Say, say_nothing
@@ -49,25 +51,6 @@ def who_am_i() -> str:
     except (KeyError, OSError):  # a container may have no name for it
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
-
-
-@dataclass(frozen=True, slots=True)
-class MoveResult:
-    """What a command has done or seen.
-
-    Args:
-        lines: what is true now.
-        findings: what is not as it should be.
-    """
-
-    record: MoveRecord
-    lines: Sequence[str] = ()
-    findings: Sequence[Finding] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """Of the command."""
-        return max((finding.exit_code for finding in self.findings), default=0)
 
 
 @dataclass(slots=True)
@@ -313,8 +296,6 @@ class Move:
             ConfigError: nothing is cut.
             RelayError: a cluster does not answer, or refuses.
         """
-        from relay_pipelines.move.verify import verify
-
         record = self.record()
         if record.state is not State.CUT:
             raise ConfigError(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from relay_pipelines.errors import ConfigError, FencedError
+from relay_pipelines.finding import Finding
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import Key, StateKind, StateRecord, state_record
 from relay_pipelines.ledger.fencing import decide
@@ -172,6 +173,25 @@ class MoveRecord:
         """
         home = self.way_back.ends if self.state is State.LIFTING else Ends()
         return Ends.of({**self.cut_at_destination.by_partition, **home.by_partition})
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """What a command has done or seen.
+
+    Args:
+        lines: what is true now.
+        findings: what is not as it should be.
+    """
+
+    record: MoveRecord
+    lines: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command."""
+        return max((finding.exit_code for finding in self.findings), default=0)
 
 
 _BEGINS = {State.NONE, State.BACK}

@@ -9,8 +9,7 @@ from relay_pipelines.finding import Finding, Kind, Severity, warning
 from relay_pipelines.model import Side
 from relay_pipelines.move import cut, fence
 from relay_pipelines.move.inventory import Groups, group_client, open_upstreams, read_groups
-from relay_pipelines.move.move import MoveResult
-from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.move.record import MoveRecord, MoveResult
 from relay_pipelines.move.rehearsal import snapshot_of
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.offsets.positions import Answer, Outcome, State

@@ -18,8 +18,8 @@ from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.move import cut, fence, verify, way_back
 from relay_pipelines.move.gates import GATES
-from relay_pipelines.move.move import Move, MoveResult
-from relay_pipelines.move.record import MoveRecords
+from relay_pipelines.move.move import Move
+from relay_pipelines.move.record import MoveRecords, MoveResult
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import FenceBy, State
 from relay_pipelines.offsets import apply

@@ -9,8 +9,8 @@ import pytest
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.move.gates import GATES, fails
-from relay_pipelines.move.move import Move, MoveResult
-from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.move.move import Move
+from relay_pipelines.move.record import MoveRecord, MoveResult
 from relay_pipelines.orchestration import naming
 from tests.copying import opened
 from tests.orchestration.in_process_environment import (
