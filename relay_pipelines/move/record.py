@@ -86,8 +86,8 @@ class WayBack:
     Args:
         mirror: the name of the mirror that copies them; empty if there is nothing to copy.
         fence: how the producers of the destination are stopped.
-        ends: of the destination topic-partitions when that fence held.
-        source_ends: of the source topic-partitions, the offset after the last record that came.
+        ends: by topic and partition, of the destination when that fence held.
+        source_ends: of the source, the offset after the last record that came.
     """
 
     mirror: str = ""
@@ -107,7 +107,7 @@ class MoveRecord:
         state_since_ms, written_at_ms: by the clock of the writer.
         topics: of the source, that move.
         is_whole: whether these are all topics that the mirror copies.
-        ends: of the source topic-partitions when the fence held.
+        ends: by topic and partition, of the source when the fence held.
         audited_until_ms: what was committed before was audited by `cut`, and agrees.
         cut: empty before the state CUT.
         groups: that `cut` has moved.
