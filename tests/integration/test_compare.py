@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from confluent_kafka.admin import AdminClient
 import relay_pipelines as relay
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.verdict import State
-from relay_pipelines.compare import pairs
+from relay_pipelines.compare import pairs, tasks
 from relay_pipelines.compare.pairs import (
     BEYOND_THE_END,
+    CLEANED_MEANWHILE,
     ELSEWHERE,
     HIDDEN,
     TRIMMED_AT_DESTINATION,
@@ -26,14 +28,15 @@ from relay_pipelines.compare.request import Align, Place
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, TopicPartition
-from tests.copying import Clusters, opened, write_transaction
+from tests.copying import KEPT, Clusters, opened, write_transaction
 from tests.support import independent
 from tests.support.commands import relay_here
 from tests.support.comparing import Two, compared, numbered
 from tests.support.consumers import commit
-from tests.support.independent import Record, delete_before, ends, records_of, until
+from tests.support.independent import CREATE_TIME, Record, delete_before, ends, records_of, until
 from tests.support.mirrormaker import CHECKPOINTS, MirrorMaker
 from tests.support.odd_records import CODECS, ODD
+from tests.support.sleeping_clock import SleepingClock
 
 RECORDS = numbered(40)
 PLANTED = {
@@ -395,3 +398,111 @@ def test_a_check_of_an_asset(sides: Clusters) -> None:
             (evaluation,) = job.execute_in_process(instance=instance).get_asset_check_evaluations()
         found.append((evaluation.passed, evaluation.metadata["duplicated"].value))
     assert found == [(True, 0), (False, 2)]
+
+
+def test_a_limit_of_bytes(sides: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as its bytes take at that rate, a comparison waits, and finds the same."""
+    two, clock = Two(sides), SleepingClock()
+    for side in (0, 1):
+        two.write(side, [Record(b"k", bytes(50_000))] * 8)
+    monkeypatch.setattr(tasks, "SystemClock", lambda: clock)
+    compared = two.compare(max_bytes_per_second=100_000)
+    assert compared.exit_code == 0
+    assert sum(clock.waits) > 2 * 8 * 50_000 / 100_000 - 1  # a second may come at once
+    clock.waits.clear()
+    assert two.compare().exit_code == 0
+    assert sum(clock.waits) == 0
+
+
+def test_a_group_without_a_part_in_what_is_compared(sides: Clusters) -> None:
+    """Whoever asks for groups gets a judgement of one, or an error."""
+    two = Two(sides, 2)
+    for side in (0, 1):
+        for to in (0, 1):
+            two.write(side, RECORDS, to=to)
+        commit(sides[side], f"{two.topic}-group", TopicPartition(two.topic, 1), 3)
+    asked = {"groups": f"{two.topic}-group"}
+    assert two.compare(partition=1, **asked).found[0].judged[0].verdict == "exact"
+    with pytest.raises(ConfigError, match="no group has committed anything"):
+        two.compare(partition=0, **asked)
+
+
+@pytest.mark.parametrize("align", [Align.KEY, Align.SET])
+def test_a_group_where_partitions_are_not_kept(sides: Clusters, align: Align) -> None:
+    """It is not judged, and not passed."""
+    two = Two(sides)
+    for side in (0, 1):
+        two.write(side, RECORDS)
+        commit(sides[side], f"{two.topic}-group", TopicPartition(two.topic, 0), 3)
+    compared = two.compare(align=align, groups=f"{two.topic}-group")
+    (found,) = compared.found
+    assert (found.same, compared.exit_code) == (40, 1)
+    (judged,) = found.judged
+    assert judged.verdict == "not judged: records are compared by key, which maps no offsets"
+
+
+def test_one_partition_where_partitions_are_not_kept(sides: Clusters) -> None:
+    """Its records are anywhere at the destination, so that nothing is said of it alone."""
+    two = Two(sides, 4, 2)
+    two.write(0, RECORDS[:20], to=3)
+    two.write(1, RECORDS[:20], to=0)
+    for partition in (0, 3):
+        with pytest.raises(ConfigError, match="can be compared alone: the source has 4 partitions"):
+            two.compare(partition=partition)
+    compared = two.compare(partition=3, align=Align.KEY)
+    assert (compared.exit_code, compared.found) == (4, [])
+    assert "the destination has no such partition" in str(compared.findings[0])
+    (found,) = two.compare().found
+    assert (found.same, found.numbers) == (20, {})
+
+
+def test_a_part_within_records_of_one_time(sides: Clusters) -> None:
+    """Times find where the copies of source offsets are, but cannot tell such records apart."""
+    two = Two(sides)
+    records = [each._replace(timestamp=(CREATE_TIME, 1_700_000_000_000)) for each in RECORDS]
+    two.write(0, records)
+    two.write(1, [each._replace(timestamp=(CREATE_TIME, 5)) for each in RECORDS[:3]], records)
+    compared = two.compare(partition=0, start=Place(offset=10), until=Place(offset=30))
+    assert (compared.found[0].same, compared.exit_code) == (20, 0), compared.findings
+
+
+def test_a_cleaner_at_work_meanwhile(sides: Clusters) -> None:
+    """It may remove a record for one that comes while the other side is read: nobody knows."""
+    two = Two(sides, config=COMPACTED)
+    two.write(0, [*LAST, Record(b"gone", b"1")])
+    two.write(1, LAST)
+    assert two.only() == ({}, {BEYOND_THE_END: 1})
+    two.write(1, [Record(b"other", b"1")])
+    assert two.only() == ({"missing": 1, "extra": 1}, {})
+    gone = partial(two.write, 1, [Record(b"gone", b"2")])
+    (found,) = two.compare(meanwhile=gone).found
+    assert (found.numbers, found.not_compared) == ({"extra": 1}, {CLEANED_MEANWHILE: 1})
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_topic_that_is_made_again_meanwhile(sides: Clusters, side: int) -> None:
+    """Even with the same records, nobody knows which topic was read."""
+    two = Two(sides)
+    for each in (0, 1):
+        two.write(each, RECORDS)
+
+    def make_again() -> None:
+        independent.delete(sides[side], two.topic)
+        independent.create(sides[side], two.topic, 1, KEPT)
+        two.write(side, RECORDS)
+
+    compared = two.compare(meanwhile=make_again)
+    assert compared.exit_code
+    assert any("created again, meanwhile" in str(each) for each in compared.findings)
+
+
+def test_times_that_the_destination_sets(sides: Clusters) -> None:
+    """They do not count, neither for what is the same nor for what is there twice."""
+    two = Two(sides, 2, config={"message.timestamp.type": "LogAppendTime"})
+    for to, size in enumerate((40, 3)):
+        two.write(0, RECORDS, to=to)
+        batches = [RECORDS[at : at + size] for at in range(0, len(RECORDS), size)]
+        two.write(1, *batches, RECORDS[-4:], to=to)
+    for found in two.compare().found:
+        assert (found.same, found.untimed) == (40, 40)
+        assert (found.numbers, found.not_compared) == ({"duplicated": 4}, {})

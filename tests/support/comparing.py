@@ -2,7 +2,8 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from relay_pipelines.api import compare_clusters
@@ -67,12 +68,19 @@ def compared(sides: Clusters, topics: str, **asked: Any) -> Compared:
     """Compare topics of two clusters, as the command does.
 
     Args:
-        asked: of the request; or `session`, which returns a Spark session.
+        asked: of the request; or `session`, which returns a Spark session; or `meanwhile`, which
+            is called when it is known what is to be read.
     """
     source, destination = (",".join(cluster.bootstrap_servers) for cluster in sides)
-    session = asked.pop("session", None)
+    session, meanwhile = asked.pop("session", None), asked.pop("meanwhile", None)
     request = CompareRequest(source, destination, (topics,), **asked)
-    if session is None:
+    if not session and not meanwhile:
         return compare_clusters(request)
+
+    def progress(_: Compared) -> AbstractContextManager[Callable[[int], None]]:
+        if meanwhile:
+            meanwhile()
+        return nullcontext(lambda _: None)
+
     ((name, mirror),) = settings_of(request).mirrors.items()
-    return compare(Sides(name, mirror), request, session)
+    return compare(Sides(name, mirror), request, session or (lambda: None), progress)

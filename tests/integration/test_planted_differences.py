@@ -1,0 +1,240 @@
+"""40 differences in topics of every kind: each is named, with both offsets, and nothing else is."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from relay_pipelines.compare.pairs import BEYOND_THE_END, KINDS, Found
+from relay_pipelines.compare.request import Align
+from relay_pipelines.model import TopicPartition
+from tests.copying import Clusters, opened
+from tests.support import independent
+from tests.support.comparing import Two, compared, numbered
+from tests.support.independent import CREATE_TIME, Record
+from tests.support.odd_records import CODECS
+
+_PLAIN = numbered(40)
+HEADERS = (("a", b"1"), ("a", b"2"), ("b", None))
+RECORDS = [
+    *_PLAIN[:20],
+    _PLAIN[20]._replace(headers=HEADERS),
+    _PLAIN[21]._replace(value=None),
+    _PLAIN[22]._replace(value=b""),
+    _PLAIN[23]._replace(key=None),
+    _PLAIN[24]._replace(key=b""),
+    *_PLAIN[25:],
+]
+OTHER = Record(b"x", b"of another", (), (CREATE_TIME, 1_700_000_000_500))
+Places = tuple[int, int]
+
+
+class Planted(NamedTuple):
+    """What the destination has, and what is to be said of it.
+
+    Args:
+        first: the indices of the first difference of a kind on both sides, or of the record that
+            comes next where there is none; for what has a record on both sides, they must be the
+            same record, or the changed one.
+    """
+
+    records: Sequence[Record]
+    numbers: dict[str, int]
+    first: Places | None = None
+    behind: int = 0
+
+
+def _without(at: int, count: int = 1) -> list[Record]:
+    return [*RECORDS[:at], *RECORDS[at + count :]]
+
+
+def _with(at: int, *records: Record) -> list[Record]:
+    return [*RECORDS[:at], *records, *RECORDS[at:]]
+
+
+def _moved(at: int, to: int, count: int = 1) -> list[Record]:
+    rest = _without(at, count)
+    return [*rest[:to], *RECORDS[at : at + count], *rest[to:]]
+
+
+def _changed(at: int, **fields: Any) -> Planted:
+    copies = [*RECORDS[:at], RECORDS[at]._replace(**fields), *RECORDS[at + 1 :]]
+    return Planted(copies, {"changed": 1}, (at, at))
+
+
+PLANTED = {
+    "the same": Planted(RECORDS, {}),
+    "the first is missing": Planted(_without(0), {"missing": 1}, (0, 0)),
+    "one is missing": Planted(_without(17), {"missing": 1}, (17, 17)),
+    "several are missing": Planted(_without(17, 9), {"missing": 9}, (17, 17)),
+    "the last but one is missing": Planted(_without(38), {"missing": 1}, (38, 38)),
+    "two in two places are missing": Planted(
+        [*RECORDS[:9], *RECORDS[10:30], *RECORDS[31:]], {"missing": 2}, (9, 9)
+    ),
+    "a tombstone is missing": Planted(_without(21), {"missing": 1}, (21, 21)),
+    "the last is missing": Planted(_without(39), {}, behind=1),
+    "the last half is missing": Planted(RECORDS[:20], {}, behind=20),
+    "all are missing": Planted([], {}, behind=40),
+    "extra at the start": Planted(_with(0, OTHER), {"extra": 1}, (0, 0)),
+    "extra": Planted(_with(17, OTHER), {"extra": 1}, (17, 17)),
+    "several extra": Planted(_with(17, OTHER, OTHER._replace(value=b"2")), {"extra": 2}, (17, 17)),
+    "extra at the end": Planted(_with(40, OTHER), {"extra": 1}, (40, 40)),
+    "missing and extra": Planted(
+        [*RECORDS[:9], *RECORDS[10:30], OTHER, *RECORDS[30:]], {"missing": 1, "extra": 1}
+    ),
+    "duplicated at once": Planted(_with(17, RECORDS[17]), {"duplicated": 1}),
+    "duplicated later": Planted(_with(25, RECORDS[17]), {"duplicated": 1}),
+    "the first is duplicated": Planted(_with(0, RECORDS[0]), {"duplicated": 1}),
+    "the last is duplicated": Planted(_with(40, RECORDS[39]), {"duplicated": 1}),
+    "the first is duplicated at the end": Planted(_with(40, RECORDS[0]), {"duplicated": 1}),
+    "duplicated three times": Planted(_with(25, *RECORDS[17:18] * 3), {"duplicated": 3}),
+    "a batch is sent again": Planted(_with(20, *RECORDS[10:20]), {"duplicated": 10}),
+    "all is sent again": Planted([*RECORDS, *RECORDS], {"duplicated": 40}),
+    "neighbours are swapped": Planted(_moved(17, 18), {"out of order": 1}),
+    "one is later": Planted(_moved(10, 30), {"out of order": 1}),
+    "one is earlier": Planted(_moved(30, 10), {"out of order": 1}),
+    "the first is the last": Planted(_moved(0, 39), {"out of order": 1}),
+    "a batch is later": Planted(_moved(10, 25, 5), {"out of order": 5}),
+    "another value": _changed(17, value=b"w"),
+    "a shorter value": _changed(17, value=b"v"),
+    "no value": _changed(17, value=None),
+    "an empty value for none": _changed(21, value=b""),
+    "none for an empty value": _changed(22, value=None),
+    "another key": _changed(17, key=b"w"),
+    "no key": _changed(17, key=None),
+    "an empty key for none": _changed(23, key=b""),
+    "none for an empty key": _changed(24, key=None),
+    "a millisecond later": _changed(17, timestamp=(CREATE_TIME, 1_700_000_000_018)),
+    "a time long ago": _changed(17, timestamp=(CREATE_TIME, 1)),
+    "a header more": _changed(17, headers=(("by", b"mirror"),)),
+    "a header less": _changed(20, headers=HEADERS[:2]),
+    "headers in another order": _changed(20, headers=(HEADERS[1], HEADERS[0], HEADERS[2])),
+    "an empty header for none": _changed(20, headers=(*HEADERS[:2], ("b", b""))),
+    "another header": _changed(20, headers=(*HEADERS[:2], ("c", None))),
+    "the first is another": _changed(0, value=b"w"),
+    "the last is another": _changed(39, value=b"w"),
+}
+
+
+def _write(two: Two, side: int, most: int, codec: str) -> None:
+    """Write each planted topic-partition in batches of at most so many records."""
+    config = {"batch_num_messages": most, "compression_type": codec}
+    sender = independent.producer(two.sides[side], **config)
+    for to, planted in enumerate(PLANTED.values()):
+        records = (RECORDS, planted.records)[side]
+        independent.put(sender, TopicPartition(two.topic, to), records)
+    independent.flush(sender)
+
+
+def _write_transactions(two: Two) -> None:
+    """Write all source records in three transactions, with an aborted one between two of them."""
+    ends = (10, 18, 40)
+    for number, (start, end) in enumerate(zip((0, *ends), ends, strict=False)):
+        sender = opened(two.sides[0], TopicPartition(two.topic, 0), RECORDS[start:end])
+        for to in range(1, len(PLANTED)):
+            independent.put(sender, TopicPartition(two.topic, to), RECORDS[start:end])
+        sender.commit_transaction(30)
+        if number:
+            continue
+        sender = opened(two.sides[0], TopicPartition(two.topic, 0), numbered(3, 100))
+        for to in range(1, len(PLANTED)):
+            independent.put(sender, TopicPartition(two.topic, to), numbered(3, 100))
+        sender.abort_transaction(30)
+    for to in range(len(PLANTED)):
+        independent.settled_end(two.sides[0], TopicPartition(two.topic, to))
+
+
+def _after(log: Sequence[tuple[int, Record]], index: int) -> int:
+    """Return the offset of a record, or the one after the record before it."""
+    return log[index - 1][0] + 1 if index else 0
+
+
+def _assert_named(two: Two, found: Found, planted: Planted, name: str) -> None:
+    assert found.error == "", name
+    numbers = {kind: found.numbers[kind] for kind in KINDS if found.numbers[kind]}
+    assert numbers == planted.numbers, name
+    behind = {BEYOND_THE_END: planted.behind} if planted.behind else {}
+    assert dict(found.not_compared) == behind, name
+    assert set(found.first) == set(planted.numbers), name
+    to = found.pair.sources[0].topic_partition
+    logs = [independent.read(two.sides[side], to) for side in (0, 1)] if found.first else []
+    for kind, example in found.first.items():
+        assert example.source, name
+        assert example.destination, name
+        offsets = example.source[1], example.destination[1]
+        records = [dict(log).get(offset) for log, offset in zip(logs, offsets, strict=True)]
+        if kind in {"duplicated", "out of order"}:
+            assert records[0] is not None, name
+            assert records[0] == records[1], name
+        elif planted.first is not None:
+            here, there = planted.first
+            source = _after(logs[0], here) if kind == "extra" else logs[0][here][0]
+            copy = _after(logs[1], there) if kind == "missing" else logs[1][there][0]
+            assert offsets == (source, copy), name
+
+
+def test_in_order(sides: Clusters) -> None:
+    """In batches of every codec, other ones at the destination, and in transactions."""
+    topics = [Two(sides, len(PLANTED)) for _ in (*CODECS, "transactions")]
+    for two, codec in zip(topics, CODECS, strict=False):
+        _write(two, 0, 7, codec)
+        _write(two, 1, 5, codec)
+    _write_transactions(topics[-1])
+    _write(topics[-1], 1, 5, "lz4")
+    found = compared(sides, "|".join(two.topic for two in topics))
+    assert found.exit_code == 4
+    by_topic = {two.topic: two for two in topics}
+    pairs: dict[str, list[Found]] = {name: [] for name in by_topic}
+    for each in found.found:
+        pairs[each.pair.topic].append(each)
+    for topic, some in pairs.items():
+        for each, (name, planted) in zip(some, PLANTED.items(), strict=True):
+            _assert_named(by_topic[topic], each, planted, name)
+
+
+def _of_plant(name: str, records: Sequence[Record]) -> Iterator[Record]:
+    """Yield the records with keys of their own, so that plants do not touch each other."""
+    for record in records:
+        yield record._replace(key=name.encode() + b"/" + (record.key or b""))
+
+
+def test_by_key(sides: Clusters) -> None:
+    """In a topic with other partitions at the destination, and in compacted ones.
+
+    Of each key, what is alone on one side is counted as two multisets say; of a compacted topic, it
+    may be what a cleaner has removed.
+    """
+    compacted = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**12)}
+    kinds: dict[str, tuple[Two, int]] = {
+        "repartitioned": (Two(sides, 2, 3), 3),
+        "compacted": (Two(sides, 2, 2, config=compacted), 2),
+    }
+    here, there = (
+        [record for name, each in PLANTED.items() for record in _of_plant(name, some(each))]
+        for some in (lambda _: RECORDS, lambda planted: planted.records)
+    )
+    for two, partitions in kinds.values():
+        for side, (records, count) in enumerate(((here, 2), (there, partitions))):
+            for to in range(count):
+                some = [each for each in records if crc32(each.key or b"") % count == to]
+                two.write(side, some[:500], some[500:], to=to, compression_type="zstd")
+    missing, extra = Counter(here) - Counter(there), Counter(there) - Counter(here)
+    for kind, (two, _) in kinds.items():
+        results = two.compare().found
+        assert {each.pair.align for each in results} == {Align.KEY}
+        numbers: Counter[str] = Counter()
+        for each in results:
+            assert each.error == ""
+            numbers += each.numbers
+            numbers["superseded"] += each.superseded
+            numbers["behind"] += each.not_compared[BEYOND_THE_END]
+        alone = numbers["missing"] + numbers["changed"] + numbers["behind"]
+        added = numbers["extra"] + numbers["duplicated"] + numbers["changed"]
+        if kind == "repartitioned":
+            assert numbers["superseded"] == 0
+            assert (alone, added) == (missing.total(), extra.total())
+        else:
+            assert alone + added + numbers["superseded"] == missing.total() + extra.total()
+            assert numbers["superseded"]
+        assert numbers["duplicated"] >= 10
+        assert numbers["changed"] >= 10
