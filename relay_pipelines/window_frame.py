@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.dataframe.data_source import refuse_unknown_columns
 from relay_pipelines.dataframe.record_range import Range, read_range
-from relay_pipelines.dataframe.window_chunks import window_entries
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger.chunk_copies import ChunkCopies
-from relay_pipelines.model import Cluster, LedgerEntry, TopicPartition
+from relay_pipelines.ledger.committed import entries_back_to
+from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
 
@@ -27,16 +29,18 @@ def windows_as_frame(
     session: Any,
     sides: Sides,
     topic: str,
-    windows: Sequence[str],
+    windows: Sequence[FrozenWindow],
     columns: Sequence[str] = (),
 ) -> Any:
     """Return what was copied in some windows of a topic, as it is at the destination.
 
-    Where Spark runs, it needs neither relay.yaml nor its secrets. A window of which nothing was
-    copied, because another one has copied its offsets, has no rows.
+    A window has the chunks that were copied for it, and those of its offsets that were copied for
+    none: `relay run` copies what a killed run has left. It has no rows if another window has copied
+    its offsets. Where Spark runs, it needs neither relay.yaml nor its secrets.
 
     Args:
         topic: the name of the source topic.
+        windows: of it; without their offsets, only what was copied for them.
         columns: all by default: those of the format, and `window`.
 
     Raises:
@@ -45,11 +49,11 @@ def windows_as_frame(
     """
     wanted = list(columns or _COLUMNS)
     refuse_unknown_columns(wanted, _COLUMNS)
-    entries = window_entries(sides, [topic], windows)
+    entries = entries_back_to(sides, [topic], [window.key for window in windows])
     cluster = sides.mirror.destination_cluster
     with ClusterClient(cluster, DestinationError, purpose="frame") as client:
         client.metadata([])  # tasks must reach the same cluster
-        tasks = _labelled_ranges(client.cluster, entries)
+        tasks = _labelled_ranges(client.cluster, entries, _Owners(windows))
     schema = ", ".join(f"{column} {_COLUMNS[column]}" for column in wanted)
     if not tasks:
         return session.createDataFrame([], schema)
@@ -61,13 +65,34 @@ _Labelled = list[tuple[str, Range]]
 """What a task reads, by window; of several that copied there at once, each has its own batches."""
 
 
-def _labelled_ranges(cluster: Cluster, entries: Sequence[LedgerEntry]) -> list[_Labelled]:
+class _Owners:
+    """Which of some windows has a chunk."""
+
+    def __init__(self, windows: Sequence[FrozenWindow]) -> None:
+        self._keys = {window.key for window in windows}
+        self._planned = defaultdict[tuple[TopicPartition, int], list[tuple[OffsetRange, str]]](list)
+        for window in windows:
+            for offsets in window.ranges:
+                tp = offsets.topic_partition
+                self._planned[tp, window.generation_of(tp)].append((offsets, window.key))
+
+    def key_of(self, entry: LedgerEntry) -> str | None:
+        """The window for which a chunk was copied, or, if for none, in which it begins."""
+        if entry.window in self._keys:
+            return entry.window
+        begin = entry.source.start
+        planned = () if entry.window else self._planned[entry.tp, entry.generation]
+        return next((key for offsets, key in planned if offsets.start <= begin < offsets.end), None)
+
+
+def _labelled_ranges(
+    cluster: Cluster, entries: Sequence[LedgerEntry], owners: _Owners
+) -> list[_Labelled]:
     """Return what to read, one value per topic-partition of the destination."""
     chunks: dict[TopicPartition, dict[str, list[ChunkCopies]]] = {}
     for entry in entries:
-        if entry.records:
-            of_windows = chunks.setdefault(entry.to, {})
-            of_windows.setdefault(entry.window, []).append(ChunkCopies.of(entry))
+        if entry.records and (key := owners.key_of(entry)) is not None:
+            chunks.setdefault(entry.to, {}).setdefault(key, []).append(ChunkCopies.of(entry))
     return [
         [
             (window, Range.of_chunks(cluster, tp, sorted(copies)))

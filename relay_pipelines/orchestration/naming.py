@@ -13,7 +13,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.output.formatting import format_time
 
 _PREFIX = re.compile(r"[A-Za-z0-9_]+")
-_WINDOW_KEY = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ-\d{3,}")
+_WINDOW_KEY = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ-([a-z0-9_]+\.)?\d{3,}")
 
 MAIN = "main"
 """The lane of topics that no lane of relay.yaml takes."""
@@ -86,11 +86,6 @@ def job(prefix: Sequence[str], name: str) -> str:
 def windows_asset(mirror: str, lane: str) -> dg.AssetKey:
     """The asset of a lane's plan: one asset partition per frozen window."""
     return dg.AssetKey([*mirror.split("/"), lane, "windows"])
-
-
-def is_windows_asset(key: dg.AssetKey, mirror: str) -> bool:
-    """Whether an asset is the plan of a lane of the mirror, be it a former one."""
-    return len(key.path) > 1 and key == windows_asset(mirror, key.path[-2])
 
 
 def mirrored_asset(mirror: str, topic: str) -> dg.AssetKey:
@@ -192,12 +187,14 @@ def windows_name(mirror: str, topic: str) -> str:
     return f"{mirror}/{topic}/windows"
 
 
-def window_key(planned_at_ms: int, number: int) -> str:
-    """The key of a window: when it was planned, and its number among those of that second.
+def window_key(planned_at_ms: int, number: int, lane: str = MAIN) -> str:
+    """The key of a window: when it was planned, and its number among the lane's of that second.
 
-    Keys sort in the order in which windows are planned: 2026-11-22T04:10:20Z-000.
+    Keys sort in the order in which windows are planned: 2026-11-22T04:10:20Z-000. Those of other
+    lanes than `main` say which one: 2026-11-22T04:10:20Z-big.000.
     """
-    return f"{format_time(planned_at_ms)}-{number:03d}"
+    of_lane = "" if lane == MAIN else f"{lane}."
+    return f"{format_time(planned_at_ms)}-{of_lane}{number:03d}"
 
 
 def is_window_key(text: str) -> bool:

@@ -6,6 +6,7 @@ runs from the UI nor backfills.
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import count as counting
 
 import dagster as dg
 
@@ -15,8 +16,8 @@ from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.resources.plans import FROZEN, plan_assets, plan_of
 
-_FROZEN = "plan as runs read it (JSON)"
 _SHOWN_ROWS = 200
 
 
@@ -31,12 +32,12 @@ def windows(mirror: str, topic: str) -> dg.DynamicPartitionsDefinition:
 
 
 def with_own_key(instance: dg.DagsterInstance, lane: Lane, frozen: FrozenWindow) -> FrozenWindow:
-    """Return a window with a key that no other one has: one may be of the same second."""
-    name, number = naming.plans_name(lane.path, lane.name), 0
-    while instance.has_dynamic_partition(name, frozen.key):
-        number += 1
-        frozen = replace(frozen, key=naming.window_key(frozen.planned_at_ms, number))
-    return frozen
+    """Return a window with a key that no other one of the mirror has."""
+    name = naming.plans_name(lane.path, lane.name)
+    keys = (naming.window_key(frozen.planned_at_ms, number, lane.name) for number in counting())
+    return replace(
+        frozen, key=next(key for key in keys if not instance.has_dynamic_partition(name, key))
+    )
 
 
 def freeze(
@@ -60,26 +61,17 @@ def find(
 
     A topic that has come to this lane has its older windows in the plans of another one.
     """
-    own = _plan(instance, lane.windows_asset, key)
+    own = plan_of(instance, lane.windows_asset, key)
     missing = set(topics).difference(own.topics if own else ())
     if not missing:
         return own
     found = own
-    for asset in instance.get_asset_keys(lane.path.split("/")):
-        if not naming.is_windows_asset(asset, lane.path) or asset == lane.windows_asset:
+    for asset in plan_assets(instance, lane.path.split("/")):
+        if asset == lane.windows_asset:
             continue
-        if (former := _plan(instance, asset, key)) and (part := former.part(missing)):
+        if (former := plan_of(instance, asset, key)) and (part := former.part(missing)):
             found = part if found is None else found.joined(part)
     return found
-
-
-def _plan(instance: dg.DagsterInstance, asset: dg.AssetKey, key: str) -> FrozenWindow | None:
-    wanted = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key])
-    for record in instance.fetch_materializations(wanted, limit=1).records:
-        found = record.asset_materialization
-        if found is not None and _FROZEN in found.metadata:
-            return FrozenWindow.from_json(key, str(found.metadata[_FROZEN].value))
-    return None
 
 
 def _event(lane: Lane, frozen: FrozenWindow, destination: Cluster) -> dg.AssetMaterialization:
@@ -114,7 +106,7 @@ def _event(lane: Lane, frozen: FrozenWindow, destination: Cluster) -> dg.AssetMa
                 ],
                 schema=_SCHEMA,
             ),
-            _FROZEN: dg.MetadataValue.text(frozen.to_json()),
+            FROZEN: dg.MetadataValue.text(frozen.to_json()),
         },
         tags=naming.tags(lane.path, lane.name),
     )

@@ -4,6 +4,7 @@ Their keys begin with `relay_`, after the key prefix of the definitions: a proje
 `kafka` of its own, and definitions of two relay.yaml.
 
 kafka  the clusters of a relay.yaml
+plans  windows as they were frozen
 spark  the Spark session
 """
 

@@ -8,6 +8,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.resources.kafka import KafkaResource
+from relay_pipelines.resources.plans import windows_of
 from relay_pipelines.spark.session import connect, end, is_alive
 
 _WINDOWS = "windows"
@@ -51,7 +52,7 @@ class SparkResource(LazyPySparkResource):
                 run may be of one window or of many.
             topic: another topic of the mirror; that of the partitions by default.
             columns: those that are needed, which makes reading several times as fast; all by
-                default. The column `window` says which window has copied the record.
+                default. The column `window` says which window has the record.
 
         Raises:
             ConfigError: the asset has other partitions, or the ledger no longer has a window.
@@ -61,7 +62,8 @@ class SparkResource(LazyPySparkResource):
 
         *prefix, mirror, of_partitions = _followed(context)
         followed = dg.AssetKey([*prefix, mirror, topic or of_partitions])
-        windows = _with_failed(context.instance, followed, context.partition_keys)
+        keys = _with_failed(context.instance, followed, context.partition_keys)
+        windows = windows_of(context.instance, followed, keys)
         return windows_as_frame(
             self.spark_session,
             *(self.kafka.sides(mirror), followed.path[-1], windows, columns),

@@ -32,14 +32,16 @@ def new_windows(
 def cut_windows(
     snapshot: ClusterSnapshot, ranges: Sequence[OffsetRange], limits: WindowLimits, now_ms: int
 ) -> Iterator[FrozenWindow]:
-    """Cut these offset ranges, even if they were copied before; windows hold no empty ranges."""
+    """Cut these offset ranges, even if they were copied before; windows hold no empty ranges.
+
+    They have no keys yet: see `window_log.with_own_key`.
+    """
     sizes = bytes_per_offset(snapshot)
     waiting = [offset_range for offset_range in ranges if len(offset_range)]
-    number = 0
     while waiting:
         offset_ranges = cut(waiting, sizes, limits)
         yield FrozenWindow(
-            key=naming.window_key(now_ms, number),
+            key="",
             ranges=tuple(offset_ranges),
             upstream=snapshot.upstream.name,
             planned_at_ms=now_ms,
@@ -55,7 +57,6 @@ def cut_windows(
                 if (generation := snapshot.generation_of(planned.topic_partition))
             },
         )
-        number += 1
         rest = [
             replace(before, start=done.end)
             for before, done in zip(waiting, offset_ranges, strict=True)

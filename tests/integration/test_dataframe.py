@@ -23,6 +23,7 @@ from relay_pipelines.ledger.verified import read_verified_ledger
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, Status, TopicPartition
 from relay_pipelines.output.formatting import format_time
+from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
@@ -475,7 +476,8 @@ def test_the_windows_of_a_run(spark: Any, mirror: Mirror, tmp_path: Path) -> Non
     settings = load(commands.configured(tmp_path, {mirror.name: section})).mirror(mirror.name)
     sides = Sides(mirror.name, settings)
 
-    def rows(*windows: str, columns: Sequence[str] = ("window", "value")) -> list[Any]:
+    def rows(*keys: str, columns: Sequence[str] = ("window", "value")) -> list[Any]:
+        windows = [FrozenWindow(key, ()) for key in keys]
         found = windows_as_frame(spark, sides, mirror.topic, windows, columns)
         return sorted((tuple(row) for row in found.collect()), key=repr)
 

@@ -14,6 +14,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
 from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, TopicPartition
+from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.prepare import owners, topics
@@ -77,7 +78,9 @@ class Pinned:
         client = destination_client(f"pins-{self.name}", self.destination, OPTIONS, CLOCK)
         with client:
             entries = [record.entry for record in LedgerReader(client).forward(settled=True)]
-            tasks = window_frame._labelled_ranges(client.cluster, entries)
+            windows = [FrozenWindow(key, ()) for key in {entry.window for entry in entries}]
+            owners = window_frame._Owners(windows)
+            tasks = window_frame._labelled_ranges(client.cluster, entries, owners)
         numbers = pa.record_batch([pa.array(range(len(tasks)))], names=["id"])
         columns = ["value", "window"]
         found = window_frame._read_labelled(tasks, columns, iter([numbers]))

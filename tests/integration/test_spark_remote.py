@@ -220,6 +220,7 @@ WINDOW = """
 import sys
 from pathlib import Path
 from relay_pipelines import settings
+from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.sides import Sides
 from relay_pipelines.window_frame import windows_as_frame
 from relay_pipelines.spark.session import connect
@@ -227,8 +228,9 @@ from relay_pipelines.spark.session import connect
 remote, config, name, topic = sys.argv[1:]
 mirror = settings.load(Path(config)).mirror(name)
 columns = ["partition", "offset", "window"]
+outside = [FrozenWindow("", ())]
 session = connect(remote=remote, conf={"spark.task.maxFailures": "7"})
-rows = windows_as_frame(session, Sides(name, mirror), topic, [""], columns).collect()
+rows = windows_as_frame(session, Sides(name, mirror), topic, outside, columns).collect()
 print(len(rows), len(set(rows)), {row.window for row in rows})
 """
 

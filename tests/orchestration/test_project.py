@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,36 @@ def test_windows_that_failed_come_with_the_next(
     assert run(counted, completed).output_for_node("counted") == {failed: 20, completed: 30}
     assert run(counted, newest).output_for_node("counted") == {newest: 5}
     assert "asset daily does not have the windows of a topic" in failure(run(daily, "2026-01-01"))
+
+
+def test_a_window_has_what_was_copied_for_none_since_it_was_cut(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """`relay run` copies what a killed run has left: whoever follows the window reads all of it."""
+    topic = topics[0]
+    environment.write([topic])
+    environment.fill(topic, ["first"] * 20)
+    (window,) = environment.freeze()
+    mirror = load(environment.config).mirror(environment.name)
+
+    def copy(key: str, most: int) -> None:
+        taken = read_clusters.take_snapshot(Sides(environment.name, mirror, SystemClock()))
+        (planned,) = run_plan.plan(taken).ranges
+        begin = planned.source.start
+        part = replace(planned, source=replace(planned.source, end=begin + most))
+        job = CopyJob(environment.name, "run", taken.upstream, taken.destination, window=key)
+        assert [one.error for one in copy_ranges(job, [part])] == [""]
+
+    copy(window, 12)
+    environment.fill(topic, ["second"] * 5)
+    copy("", 8)
+    copy("", 5)
+
+    @dg.asset(partitions_def=relay.partitions(environment.name, topic))
+    def values(context, relay_spark: relay.SparkResource) -> Any:
+        found = relay_spark.records(context, columns=["value", "window"]).collect()
+        return [(bytes(value).decode(), key) for value, key in found]
+
+    own: dict[str, Any] = {"instance": environment.instance, "resources": environment.resources}
+    result = dg.materialize_to_memory([values], partition_key=window, **own)
+    assert result.output_for_node("values") == [("first", window)] * 20

@@ -24,6 +24,7 @@ from relay_pipelines.orchestration.run_log import RunLog, logged_start
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.batch import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT, BatchHeader
+from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
 from relay_pipelines.windows import window_events
@@ -278,3 +279,24 @@ class TestFailedWindows:
         said, counted = self.again(OffsetRange(AT, 50, 150), RANGE)
         assert (len(said), counted) == (1, [self.EARLIER])
         assert self.again(OffsetRange(AT, 50, 161), RANGE) == ([], [])
+
+
+def test_windows_of_one_second_have_names_of_their_own():
+    """Also those of two lanes: the ledger, and who reads it, know a window by its name alone."""
+    times = (0, 1_000, 1_000, 1_800_000_000_000)
+    lanes = [replace(LANE, name=name) for name in ("main", "big", "main2")]
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def frozen(lane: Lane, planned_at_ms: int) -> str:
+            window = FrozenWindow("", (RANGE,), planned_at_ms=planned_at_ms)
+            window = window_log.with_own_key(instance, lane, window)
+            list(window_log.freeze(instance, lane, window, Cluster("b", ("b:9092",))))
+            return window.key
+
+        keys = [frozen(lane, at_ms) for at_ms in times for lane in lanes]
+    assert len({*keys}) == len(keys)
+    assert keys[:2] == ["1970-01-01T00:00:00Z-000", "1970-01-01T00:00:00Z-big.000"]
+    assert all(map(naming.is_window_key, keys))
+    assert [moment_ms(naming.planned_at(key)) for key in keys] == [
+        at_ms for at_ms in times for _ in lanes
+    ]
