@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -31,8 +31,7 @@ from benchmarks.orchestration.environment import (
 )
 from benchmarks.orchestration.latency import writing
 from relay_pipelines.demo.dagster import running
-from relay_pipelines.local_kafka.ports import free_ports
-from relay_pipelines.spark.connect_server import ConnectServer
+from tests.integration.spark_processes import connect_process
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 _ASSET = dg.AssetKey("invoices")
@@ -64,19 +63,20 @@ def main() -> int:
     parser.add_argument("--every", default="5s")
     given = parser.parse_args()
     print(f"load average before: {os.getloadavg()[0]:.1f}; {machine.describe()['CPU']}")
-    with TemporaryDirectory(prefix="relay-following-") as folder:
-        os.environ["XDG_STATE_HOME"] = folder  # the server's
-        with start_environment(Path(folder), 1) as environment:
-            _configure(environment, given.every)
-            with _shared_spark(environment) as spark:
-                _measure(environment, spark, 60 * given.minutes, given.per_second)
+    with (
+        TemporaryDirectory(prefix="relay-following-") as folder,
+        start_environment(Path(folder), 1) as environment,
+        connect_process(Path(folder, "spark"), Path(sys.executable), {}, {}) as spark,
+    ):
+        _configure(environment, given.every, f"sc://127.0.0.1:{spark.port}")
+        _measure(environment, spark.pid, 60 * given.minutes, given.per_second)
     return 0
 
 
-def _configure(environment: Environment, every: str) -> None:
+def _configure(environment: Environment, every: str, remote: str) -> None:
     environment.configure(every=every, session="15m")
     settings = yaml.safe_load(environment.config.read_text())
-    settings["spark"] = {"remote": f"sc://127.0.0.1:{free_ports(1)[0]}"}
+    settings["spark"] = {"remote": remote}
     environment.config.write_text(yaml.safe_dump(settings))
     (text,) = re.findall(r"```python\n(import dagster as dg\n.*?)```", _PAGE.read_text(), re.DOTALL)
     for old, new in (
@@ -86,17 +86,6 @@ def _configure(environment: Environment, every: str) -> None:
         text = text.replace(old, new)
     (environment.folder / "project.py").write_text(text)
     (environment.folder / "workspace.yaml").write_text(_WORKSPACE)
-
-
-@contextmanager
-def _shared_spark(environment: Environment) -> Iterator[int]:
-    """Yield the process of the server."""
-    server = ConnectServer(yaml.safe_load(environment.config.read_text())["spark"]["remote"])
-    server.start({})
-    try:
-        yield server.pid
-    finally:
-        server.stop()
 
 
 def _measure(environment: Environment, spark: int, seconds: float, per_second: int) -> None:

@@ -13,7 +13,6 @@
     upstreams_command     the command upstreams
     acls_command          the command acls
     init_command          the command init
-    spark_command         the command spark
 
 `relay_pipelines.invocation` has what every command needs, `relay_pipelines.output` prints. The
 commands of a feature are in its folder, such as `audit/command.py`. Spark, pandas and Dagster are

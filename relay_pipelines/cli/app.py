@@ -515,35 +515,6 @@ def init(
     return command.run(folder)
 
 
-class SparkAction(StrEnum):
-    """What to do with the Spark Connect server."""
-
-    START = "start"
-    STOP = "stop"
-    STATUS = "status"
-
-
-@app.command()
-def spark(
-    context: typer.Context,
-    action: SparkAction,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--conf",
-            metavar="KEY=VALUE",
-            help="Start it with this Spark configuration; may be repeated.",
-        ),
-    ] = None,
-) -> int:
-    """Start or stop a Spark Connect server here, or show whether it runs."""
-    from relay_pipelines.cli import spark_command as command
-
-    if action is SparkAction.START:
-        return command.start(context.obj, conf or [])
-    return (command.stop if action is SparkAction.STOP else command.status)(context.obj)
-
-
 @app.command()
 def convert(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Of connect-mirror-maker.sh.")],

@@ -78,14 +78,14 @@ def check_spark(
     """
     if spark.master and spark.master.startswith("local"):
         return
-    from relay_pipelines.spark import job
+    from relay_pipelines.spark import answering, connect_channel, job
     from relay_pipelines.spark import session as spark_session
-    from relay_pipelines.spark.connect_server import ConnectServer
 
     try:
         if spark.remote:
-            server = ConnectServer(spark.remote)
-            yield _ok("spark", f"{server.address} answers: Spark {server.version()}")
+            address = answering.without_parameters(spark.remote)
+            version = connect_channel.version(spark.remote)
+            yield _ok("spark", f"{address} answers: Spark {version}")
         clusters = {
             cluster: None
             for mirror in mirrors

@@ -14,6 +14,5 @@ without_pandas      keeps PySpark from importing pandas
 class_archive       an archive of Spark's classes, for a faster start
 settings_file       Spark's settings in a file that only its user may read
 connect_channel     how a Spark Connect server is reached, without a proxy on this machine
-connect_server      a Spark Connect server on this machine
 daemon              imports the copy once for all Python workers of a local session
 """

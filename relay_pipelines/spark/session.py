@@ -560,7 +560,7 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
     _warn_of(
         ignored,
         "the running Spark Connect server ignores %s; set this where the server is started, such as"
-        " `relay spark start --conf`",
+        " `start-connect-server.sh --conf`",
     )
     return session
 

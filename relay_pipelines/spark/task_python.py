@@ -51,8 +51,7 @@ def problem(error: Exception, *, remote: bool) -> ConfigError | None:
         return None
     python = f"a Python {_OURS} that has the packages of requirements.lock"
     remedy = (
-        f"start the Spark Connect server with PYSPARK_PYTHON set to {python}; on this machine,"
-        " `relay spark start` does"
+        f"start the Spark Connect server with PYSPARK_PYTHON set to {python}"
         if remote
         else f"set spark.pyspark.python, in spark.conf, to the path on the executors of {python}"
     )

@@ -54,6 +54,15 @@ def connect_server(
     folder: Path, python: Path, conf: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[str]:
     """Run a Spark Connect server on two cores of this machine; yield its address."""
+    with connect_process(folder, python, conf, environment) as server:
+        yield f"sc://127.0.0.1:{server.port}"
+
+
+@contextmanager
+def connect_process(
+    folder: Path, python: Path, conf: Mapping[str, str], environment: Mapping[str, str]
+) -> Iterator[LocalProcess]:
+    """Run such a server; yield its process."""
     (port,) = free_ports(1)
     chosen = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -87,7 +96,7 @@ def connect_server(
     )
     try:
         server.start()
-        yield f"sc://127.0.0.1:{port}"
+        yield server
     finally:
         _kill_below(server)
         server.kill_with_children()

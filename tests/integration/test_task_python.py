@@ -26,11 +26,11 @@ CONF = {
 IGNORED = (
     "spark.conf: the running Spark Connect server ignores spark.driver.memory,"
     " spark.executorEnv.LANG, spark.jars; set this where the server is started, such as"
-    " `relay spark start --conf`"
+    " `start-connect-server.sh --conf`"
 )
 REMEDY = (
     "start the Spark Connect server with PYSPARK_PYTHON set to a Python {}.{} that has the packages"
-    " of requirements.lock; on this machine, `relay spark start` does"
+    " of requirements.lock"
 ).format(*sys.version_info)
 
 

@@ -1,10 +1,10 @@
 """A real `dagster dev` whose sessions, servers and processes end, or are killed."""
 
-import os
-import signal
 import sqlite3
+import sys
 import time
 from contextlib import closing, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,12 +12,10 @@ import pytest
 from relay_pipelines.demo import ui
 from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.errors import RelayError
-from relay_pipelines.local_kafka.ports import free_ports
 from relay_pipelines.orchestration import naming
-from relay_pipelines.spark.connect_server import ConnectServer
+from tests.integration import spark_processes
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment, process_of
-from tests.support.commands import relay
 from tests.support.independent import until
 
 
@@ -80,35 +78,30 @@ def _events(dev: DevEnvironment, run: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spark_server_dies(dev: DevEnvironment) -> None:
     """The session says it in one line, and goes on with the server that is started instead."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(dev.folder / "state"))
-    monkeypatch.setenv("SPARK_DAEMON_MEMORY", "512m")
-    config = dev.folder / "relay.yaml"
-    server = ConnectServer(f"sc://127.0.0.1:{free_ports(1)[0]}")
-    dev.configure(remote=server.address)
-    assert relay(config, "spark", "start").returncode == 0
-    try:
+    python = Path(sys.executable)
+    with spark_processes.connect_process(dev.folder / "spark", python, {}, {}) as server:
+        dev.configure(remote=f"sc://127.0.0.1:{server.port}")
         with dev.dagster() as dagster:
             dev.produce(1)
             dev.all_arrived()
             (session,) = graphql.runs(dagster)
-            os.killpg(server.pid, signal.SIGKILL)
+            server.kill_with_children()
             dev.produce(1)
 
             def said() -> list[str]:
                 found = graphql.messages(dagster, session.id)
                 lines = [line for line in found if not line.startswith("Asset check")]
-                return [line for line in lines if f"no Spark answers at {server.address}" in line]
+                gone = f"no Spark answers at sc://127.0.0.1:{server.port}"
+                return [line for line in lines if gone in line]
 
             graphql.wait(said, "the line")
             time.sleep(5)  # the next windows fail, too
-            assert relay(config, "spark", "start").returncode == 0
+            server.start()
             dev.all_arrived()
             assert len(said()) == 1
             assert graphql.status(dagster, session.id) == "STARTED"
-    finally:
-        server.stop()
 
 
 @pytest.mark.long

@@ -33,7 +33,9 @@ CANNOT_RUN = {
     "relay move ": "producers and consumers would move",
     "relay acls": "the brokers have no authorizer; tests/integration/test_acls.py has some",
     "relay expectations ": "relay.yaml has none; tests/integration/test_expectations.py runs it",
-    "relay spark ": "tests/integration/test_connect_server.py starts one",
+    "export PYSPARK_PYTHON": "tests/integration/test_connect_server.py starts one",
+    "sbin=": "the same",
+    '"$sbin/': "the same",
     "relay compare ": "nothing has copied there; tests/integration/test_compare.py runs it",
     "relay reset ": "every copy is where relay.yaml wants it",
 }

@@ -35,7 +35,7 @@ def test_every_command_is_listed_and_documented(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out.partition("Commands:")[2]
     sections = re.findall(r"^## `relay ([^`]+)`$", PAGE.read_text(), re.MULTILINE)
     assert sections == list(GROUP.commands) == re.findall(r"^  (\w+)  ", shown, re.MULTILINE)
-    assert len(sections) == 23
+    assert len(sections) == 22
 
 
 def test_the_help_of_a_step_is_of_that_step(capsys: pytest.CaptureFixture[str]) -> None:

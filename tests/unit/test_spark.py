@@ -10,41 +10,12 @@ import pytest
 from pyspark import SparkContext
 
 from relay_pipelines import model
-from relay_pipelines.cli import main
 from relay_pipelines.errors import ConfigError, RelayError, SparkJobError
 from relay_pipelines.json_codec import from_json
 from relay_pipelines.spark import connect_channel, jvm, yarn
 from relay_pipelines.spark.job import forget_folders_of_zips, outcome_row, submit, texts
 from relay_pipelines.spark.session import connect
-from tests.support.config_files import MINIMAL
 from tests.support.wordings import Wordings
-
-NOT_STARTED = {
-    "no server": ("", ["status"]),
-    "another machine": ("sc://spark.example:15002/;token=secret", ["start"]),
-    "no value": ("sc://localhost", ["start", "--conf", "spark.master"]),
-    "speculation": ("sc://localhost", ["start", "--conf", "spark.speculation=true"]),
-}
-
-
-@pytest.mark.parametrize("title", NOT_STARTED)
-def test_what_cannot_be_started_is_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    wordings: Wordings,
-    title: str,
-) -> None:
-    """The line says why, shows no secret, and nothing is left in the state folder."""
-    remote, arguments = NOT_STARTED[title]
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    spark = f"spark: {{remote: '{remote}'}}\n" if remote else ""
-    (tmp_path / "relay.yaml").write_text(spark + MINIMAL)
-    assert main(["spark", *arguments, "-c", str(tmp_path / "relay.yaml")]) == 2
-    said = capsys.readouterr().err
-    assert "secret" not in said
-    wordings.check(f"spark: {title}", said.strip())
-    assert not (tmp_path / "state").exists()
 
 
 def test_another_environment(monkeypatch: pytest.MonkeyPatch, wordings: Wordings) -> None:
