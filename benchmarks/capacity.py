@@ -25,6 +25,7 @@ from relay_pipelines.plan.owners import own_id, with_owners
 from relay_pipelines.plan.task_packing import pack
 
 _RECORD_BYTES = 1_024
+_ENDING = 0.1  # of a session's time, for the ends of windows
 _CHUNK_BYTES = 32 << 20
 _FETCH_BYTES = 4 << 20
 _BATCH_BYTES = 128 << 10
@@ -47,6 +48,7 @@ class Costs:
         transaction: of a task, by the clock, per transaction.
         byte: of a task, by the clock, per byte of a large range.
         cpu_byte: CPU of a task, per byte.
+        window: of a session, per topic in a window that ends.
         stored_event_bytes: of Dagster's database, per topic in a window.
     """
 
@@ -56,6 +58,7 @@ class Costs:
     transaction: float = 0.02
     byte: float = 1 / 150e6
     cpu_byte: float = 1.5e-9
+    window: float = 0.005
     stored_event_bytes: int = 21_800
 
 
@@ -69,7 +72,6 @@ class Fleet:
         mirrors: how many share the topics, each with a session.
         executors: of one core each; a mirror has as large a share of them as of the bytes.
         every: `window.every` in seconds.
-        events_per_minute: of each mirror's session.
     """
 
     brokers: int = 64
@@ -80,7 +82,6 @@ class Fleet:
     mirrors: int = 1
     executors: int = 64
     every: float = 30.0
-    events_per_minute: int = 3_000
 
     @property
     def topic_rates(self) -> list[float]:
@@ -167,7 +168,7 @@ def simulate(fleet: Fleet, costs: Costs | None = None) -> Steady:
     commits = sum(sum(each.ids.values()) for each in rounds)
     control = _CONTROL_REQUESTS * max(coordinated.values())
     topics = fleet.topics / fleet.mirrors
-    reported = min(topics * 60 / period, fleet.events_per_minute / 2)
+    reported = 60 * min(topics / period, _ENDING / costs.window)
     return Steady(
         fleet,
         played,

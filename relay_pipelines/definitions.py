@@ -28,7 +28,6 @@ from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.move import jobs as move_jobs
 from relay_pipelines.offsets import checks as group_checks
 from relay_pipelines.orchestration import code_server, naming
-from relay_pipelines.orchestration.event_budget import Shares, budgets
 from relay_pipelines.orchestration.lane import lanes_of
 from relay_pipelines.orchestration.topic_catalog import Catalog, discover
 from relay_pipelines.protocol.clock import SystemClock
@@ -63,10 +62,9 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
     loaded = settings.load(config)
     catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())
-    shares = budgets(catalog.lanes(loaded), loaded)
     move = move_jobs.build(loaded, prefix)
     parts = [
-        _mirror(name, mirror, catalog, prefix, change, shares, move, automation=loaded.automation)
+        _mirror(name, mirror, catalog, prefix, change, move, automation=loaded.automation)
         for name, mirror in loaded.mirrors.items()
     ]
     kafka = KafkaResource(config_path=str(config.absolute()))
@@ -90,7 +88,6 @@ def _mirror(
     catalog: Catalog,
     prefix: tuple[str, ...],
     change: Change,
-    shares: Shares,
     move: dg.JobDefinition,
     *,
     automation: bool,
@@ -108,7 +105,7 @@ def _mirror(
                 change,
                 [assets for lane in lanes for assets in mirrored.build(lane, mirror, catalog)],
             ),
-            *(external.plan(lane, mirror, shares[lane.path, lane.name]) for lane in lanes),
+            *(external.plan(lane) for lane in lanes),
             *external.sources(path, mirror, lanes),
             *external.upstreams(path, mirror),
             *external.audits(path, mirror, lanes),

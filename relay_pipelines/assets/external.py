@@ -3,33 +3,26 @@
 import dagster as dg
 
 from relay_pipelines.orchestration import naming, window_log
-from relay_pipelines.orchestration.event_budget import seconds_between_windows
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import seconds
 from relay_pipelines.settings import Mirror
 
 
-def plan(lane: Lane, mirror: Mirror, per_minute: float | None = None) -> dg.AssetSpec:
-    """The plan of a lane.
-
-    Args:
-        per_minute: the events that it may store; None for as many as there are.
-    """
+def plan(lane: Lane) -> dg.AssetSpec:
+    """The plan of a lane."""
     every = lane.window.every / 1000
-    of_all = seconds_between_windows(lane, mirror, per_minute)
     return dg.AssetSpec(
         lane.windows_asset,
         partitions_def=window_log.plans(lane),
         description=(
             "Frozen offset ranges, one asset partition per window. A session copies what is new"
             f" every {seconds(every)}, and ends a window of all that it has copied since the one"
-            " before as often as `dagster.events_per_minute` allows."
+            " before for a tenth of its time."
         ),
         group_name=naming.group(lane.path),
         kinds={"plan"},
         metadata={
             "copies every": f"{every:g} s",
-            "ends a window every": f"{of_all:.0f} s if all topics have news",
             "topics": len(lane.topics),
         },
     )

@@ -8,7 +8,6 @@ from dagster import DagsterRunStatus
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming, turns
-from relay_pipelines.orchestration.event_budget import EventBudget, budgets
 from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
@@ -18,7 +17,6 @@ from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.output.formatting import format_time, seconds
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.settings import Settings
 from relay_pipelines.windows.config_watch import Change, ConfigWatch
 from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.lane_run import LaneRun, failures
@@ -45,9 +43,8 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
             patient=not stays,
             brief=stays,
             yields=True,
-            budget=EventBudget(_share(kafka.settings, lane, catalog)),
         )
-        return copying.budget.spending(_Session(copying).run())
+        return _Session(copying).run()
 
     pace = "in one window."
     if lane.window.session:
@@ -69,18 +66,12 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     )
 
 
-def _share(settings: Settings, lane: Lane, catalog: Catalog) -> float | None:
-    if not lane.window.session:  # its only window ends with it
-        return None
-    return budgets(catalog.lanes(settings), settings).get((lane.path, lane.name))
-
-
 class _Session:
     """Copies what is new every so often, until its time is over or it is told to stop.
 
-    A window ends as often as the budget of events allows, and whenever another process copies, or
-    copies in another way: before a run by hand, a successor, or another relay.yaml. Only a session
-    that is stopped leaves it open, for the next one.
+    Ending windows takes a tenth of its time at most. A window also ends whenever another process
+    copies, or copies in another way: before a run by hand, a successor, or another relay.yaml. Only
+    a session that is stopped leaves it open, for the next one.
 
     A lane without sessions has one that ends after its first window.
     """
@@ -231,8 +222,6 @@ class _Session:
         tags = {naming.TAG_CHANGED: f"{change.what} at {moment}"}
         turns.add_tags(context.instance, context.run_id, tags)
         self._copying.use(change.settings, change.lane)
-        share = _share(change.settings, change.lane, self._copying.catalog)
-        self._copying.budget.per_minute = share
         return False
 
     def _wait_for_next(self, moment: float) -> None:

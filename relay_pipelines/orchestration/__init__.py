@@ -9,7 +9,6 @@ A lane is a group of topics whose windows are cut together and copied in one run
     topic_catalog   topics seen so far, so that loading the definitions makes no network calls
     event_store     stores the events of a window together
     event_deletion  deletes what Dagster keeps of old windows
-    event_budget    how often a session may cut a window
     window_log      frozen windows in the event log, which runs write and read
     code_server     keeps it from growing with each tick of a sensor
 

@@ -35,7 +35,6 @@ from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.settings.clusters import Destination, Source
 from relay_pipelines.settings.config_types import (
-    Count,
     FileInExistingFolder,
     FileState,
     GiveUpAfter,
@@ -285,17 +284,6 @@ class Metrics(Section):
     """Write them to this file after a run or round, for the node exporter's textfile collector."""
 
 
-class DagsterDatabase(Section):
-    """What Dagster's database has to hold."""
-
-    events_per_minute: Count = 3_000
-    """How many events all sessions store; with more news, a window has several rounds of a copy.
-
-    A window stores two for each topic with news, and one for each of its expectations and for its
-    check `schemas`.
-    """
-
-
 class Mirror(RecordSettings):
     """Topics of a source, copied to a destination."""
 
@@ -503,8 +491,6 @@ class Settings(Section):
     """Where the copy runs."""
     metrics: Metrics = Metrics()
     """Where metrics can be read."""
-    dagster: DagsterDatabase = DagsterDatabase()
-    """What Dagster's database has to hold."""
     automation: bool = False
     """Whether Dagster's sensors are switched on when it sees them for the first time."""
     mirrors: dict[MirrorName, Mirror] = Field(min_length=1)

@@ -14,7 +14,6 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups
 from relay_pipelines.orchestration import naming, turns, window_log
-from relay_pipelines.orchestration.event_budget import EventBudget
 from relay_pipelines.orchestration.event_store import Batch, Event
 from relay_pipelines.orchestration.lane import Lane, homes
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
@@ -42,13 +41,16 @@ from relay_pipelines.windows.schema_checks import SchemaChecks
 from relay_pipelines.windows.window_checks import WindowChecks
 from relay_pipelines.windows.window_run import Copied, WindowReport, copy_round, count_window
 
+COPYING_TIMES = 9
+"""For how many times as long as the end of a window takes a session copies before the next one."""
+
 
 @dataclass(slots=True)
 class LaneRun:
     """The windows of a lane that one op copies, and the way of each of them.
 
-    `copy_new` is the whole way: look, cut, copy, and, as often as the budget of events allows,
-    recount, freeze, events. A window then has several rounds. `copy_frozen` is its second half: a
+    `copy_new` is the whole way: look, cut, copy, and, for a tenth of the time, recount, freeze,
+    events. A window then has several rounds. `copy_frozen` is its second half: a
     person's run copies a window again that was cut and frozen before.
 
     The op yields the events, those together that are stored together.
@@ -65,7 +67,6 @@ class LaneRun:
         unseen: a line for each topic that the source does not show, and for what is held back.
         checks: the expectations of the windows, which run behind the copy.
         schemas: their schemas, which are compared behind the copy.
-        budget: how often a window ends; whoever stores the events spends it.
     """
 
     context: dg.OpExecutionContext
@@ -78,7 +79,6 @@ class LaneRun:
     patient: bool = True
     brief: bool = False
     yields: bool = False
-    budget: EventBudget = field(default_factory=EventBudget)
     has_backlog: bool = field(default=False, init=False)
     held: Mapping[TopicPartition, RelayError] = field(default_factory=dict, init=False)
     unseen: Sequence[str] = field(default=(), init=False)
@@ -100,6 +100,7 @@ class LaneRun:
     _open: OpenWindow | None = field(default=None, init=False)
     _looks_for_left: bool = field(default=True, init=False)
     _has_copied: bool = field(default=False, init=False)
+    _next_end: float = field(default=0.0, init=False)
     _stored: OpenWindowStore = field(init=False)
     _failed: FailedWindows = field(init=False)
     _snapshot: ClusterSnapshot = field(init=False)
@@ -165,7 +166,7 @@ class LaneRun:
         self._say_held(held)
         self.unseen = [*map(str, [*topics.unseen(snapshot), *together(held.values())])]
         if frozen is None:
-            return (yield from self.end_window()) if self.budget.is_due() else []
+            return (yield from self.end_window()) if self._is_due() else []
         self.has_backlog = next(windows, None) is not None
         return (yield from self._copy_round(snapshot, frozen, limits))
 
@@ -194,7 +195,7 @@ class LaneRun:
         window.copied = window.copied.then(copied) if window.copied else copied
         if copied.result.interrupted:  # another run goes on
             return reports
-        if copied.has_failed or self.budget.is_due():
+        if copied.has_failed or self._is_due():
             reports = [*reports, *(yield from self.end_window())]
         return reports
 
@@ -203,6 +204,7 @@ class LaneRun:
         window, self._open = self._open, None
         if window is None:
             return []
+        began = self.kafka.clock.monotonic()
         frozen = window.frozen
         report = self._counted(
             self._snapshot, frozen, frozen.topics, window.copied, window.ledger_ends
@@ -214,7 +216,12 @@ class LaneRun:
         rounds = window.copied.rounds if window.copied else 0
         yield from self._reported_events(report, rounds, before)
         self._stored.clear()
+        ended = self.kafka.clock.monotonic()
+        self._next_end = ended + COPYING_TIMES * (ended - began)
         return [report]
+
+    def _is_due(self) -> bool:
+        return self.kafka.clock.monotonic() >= self._next_end
 
     def _end_left_windows(self, snapshot: ClusterSnapshot) -> Generator[Batch, None, None]:
         """Count what lanes have left open that relay.yaml has no longer, as windows of theirs.

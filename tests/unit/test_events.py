@@ -1,4 +1,4 @@
-"""Events that are stored together, and how often a session may make them."""
+"""Events that are stored together."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,15 +14,9 @@ from dagster._core.event_api import EventLogRecord
 from dagster._core.storage.event_log import schema
 from dagster._serdes import deserialize_value
 
-from relay_pipelines.orchestration import event_budget, event_deletion, event_store
-from relay_pipelines.orchestration.event_budget import EventBudget, budgets, events_of
+from relay_pipelines.orchestration import event_deletion, event_store
 from relay_pipelines.orchestration.event_store import Event
-from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.settings import Settings, WindowSettings
-from tests.support.config_files import SIDES
 from tests.support.postgres import Postgres
-from tests.support.sleeping_clock import SleepingClock
-from tests.support.tables import titled
 
 ORDERS, PLAN = dg.AssetKey(["m", "orders"]), dg.AssetKey(["m", "main", "windows"])
 
@@ -227,81 +221,3 @@ def test_keys_of_windows_come_and_go(kind: str, tmp_path: Path) -> None:
         {"asset_key": ORDERS.to_string(), "partition": "w3"},
     ]
     assert keys == [{"partitions_def_name": name, "partition": "w3"} for name in names]
-
-
-EVENT = dg.AssetMaterialization("a")
-
-
-def lane(name: str, topics: int, every_seconds: int) -> Lane:
-    window = WindowSettings.model_validate({"every": f"{every_seconds}s"})
-    return Lane("m", name, window, tuple(f"{name}{number}" for number in range(topics)))
-
-
-def settings(per_minute: int, **more: Any) -> Settings:
-    """Return settings of a mirror `m`; `more` is of the mirror."""
-    sides: dict[str, Any] = dict(SIDES)
-    for side in more.pop("registries", ()):
-        sides[side] = sides[side] | {"schema_registry": {"url": "http://127.0.0.1:1"}}
-    dagster = {"events_per_minute": per_minute}
-    return Settings.model_validate({"mirrors": {"m": sides | more}, "dagster": dagster})
-
-
-CASES = [  # title, budget, lanes, what each gets
-    ("who stays within it is not limited", 1_000, [(1, 5), (10, 30)], [None, None]),
-    ("who does not is", 1_000, [(250, 5)], [1_000]),
-    ("a small lane gets what it needs", 1_036, [(1, 5), (250, 5)], [None, 1_000]),
-    ("large ones share the rest", 3_036, [(250, 5), (1, 5), (250, 5)], [1_500, None, 1_500]),
-    ("also if they need little more than that", 3_000, [(250, 30), (250, 5)], [None, 1_998]),
-]
-
-
-@titled("budget, sizes, expected", CASES)
-def test_the_shares(budget, sizes, expected):
-    """What one lane does not need, the others have."""
-    lanes = [lane(f"lane{number}", *size) for number, size in enumerate(sizes)]
-    shares = budgets(lanes, settings(budget))
-    assert [shares[each.path, each.name] for each in lanes] == expected
-
-
-def test_a_window_is_due_when_its_events_are_paid():
-    """Few events are paid soon, many late; without a limit each round is a window."""
-    clock = SleepingClock()
-    budget = EventBudget(600, clock)
-    assert budget.is_due(), "the first one"
-    for events, seconds in ((5, 0.5), (600, 60)):
-        budget.spend(events)
-        clock.now += seconds - 0.5
-        assert not budget.is_due()
-        clock.now += 0.5
-        assert budget.is_due()
-    # all events of a run are paid, also those that come between two windows
-    clock = SleepingClock()
-    budget = EventBudget(600, clock)
-    sizes = []
-    for batch in budget.spending([[EVENT] * 500, [], [EVENT] * 100]):
-        sizes.append(len(batch))
-        clock.now += 1
-    assert sizes == [500, 0, 100]
-    clock.now = 100 + 59.9
-    assert not budget.is_due(), "600 events are a minute, however far apart they are stored"
-    clock.now = 100 + 60
-    assert budget.is_due()
-    budget = EventBudget()
-    budget.spend(1_000_000)
-    assert budget.is_due()
-    mirror, busy = settings(501).mirror("m"), lane("a", 250, 5)
-    assert event_budget.seconds_between_windows(busy, mirror, None) == 5
-    found = event_budget.seconds_between_windows(busy, mirror, 501)
-    assert found == 60 == events_of(busy, mirror) * 60 / 501
-
-
-def test_checks_of_topics_are_events_of_a_window():
-    """Expectations and schemas, for each topic that has them."""
-
-    def events(**more: Any) -> int:
-        return events_of(lane("a", 3, 5), settings(600, **more).mirror("m"))
-
-    assert events() == events(registries=["source"]) == 2 * 3 + 1
-    assert events(registries=["source", "destination"]) == 3 * 3 + 1
-    topics: dict[str, Any] = {"overrides": {"a1": {"expectations": []}}}
-    assert events(expectations=["keys_not_null"], topics=topics) == 2 * 3 + 2 + 1
