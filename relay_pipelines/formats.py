@@ -117,10 +117,9 @@ PLANNER_CURSOR = Format("the cursor of a planner")
 HEALTH_CURSOR = Format("the cursor of a health sensor")
 OPEN_WINDOW = Format("the window that is open")
 FAILED_WINDOWS = Format("the windows that failed")
-FAILED_TOPICS = Format("the tag of topics that failed")
 CATALOG = Format("the file of topics")
 FORGOTTEN = (
     *(PLANNER_CURSOR, HEALTH_CURSOR, OPEN_WINDOW),
-    *(FAILED_WINDOWS, FAILED_TOPICS, CATALOG),
+    *(FAILED_WINDOWS, CATALOG),
 )
 """Of these, a newer one counts as nothing, because the next run says or finds it again."""

@@ -439,7 +439,6 @@ _PLACES = {
     "HEALTH_CURSOR": "the cursor of a health sensor",
     "OPEN_WINDOW": "the window of a session that is killed, in Dagster's daemon cursors",
     "FAILED_WINDOWS": "which windows failed for a topic, there",
-    "FAILED_TOPICS": "the tags `relay/resting` and `relay/failed_topics`",
     "CATALOG": "`var/relay/topics.json`",
 }
 

@@ -83,7 +83,7 @@ class _Session:
         self._turn: Turn | None = None
         self._watch = ConfigWatch(copying.kafka, copying.lane, copying.catalog, self._log)
         self._failures: list[str] = []
-        self._failed_topics = FailedTopics.load(copying.context.run_tags)
+        self._failed_topics = FailedTopics()
 
     @property
     def _lane(self) -> Lane:
@@ -156,7 +156,7 @@ class _Session:
         """Copy what is new; a failure is logged when it is new, and the session goes on."""
         copying = self._copying
         copying.has_backlog = False
-        resting = self._failed_topics.left_out(self._clock.now_ms() / 1000)
+        resting = self._failed_topics.left_out(self._clock.monotonic())
         try:
             reports = yield from copying.copy_new(self._lane.limits, resting)
         except RelayError as error:
@@ -166,7 +166,7 @@ class _Session:
 
     def _note(self, reports: Sequence[WindowReport], resting: Collection[str]) -> None:
         for report in reports:
-            self._learn(report)
+            self._failed_topics.note(report, self._clock.monotonic())
         lines = failures(reports)
         # without the window's key
         self._note_failures(lines, [line.partition(": ")[2] for line in lines], resting)
@@ -196,19 +196,6 @@ class _Session:
             context, line = self._copying.context, "; ".join([*failures[:_MOST_SAID], *more])
             turns.add_tags(context.instance, context.run_id, {naming.TAG_FAILURES: line})
         self._failures = failures
-
-    def _learn(self, report: WindowReport) -> None:
-        """Remember which topics failed, for the next window, or for the next run."""
-        if self._lane.window.session:
-            self._failed_topics.note(report, self._clock.now_ms() / 1000)
-            return
-        if len(report.topics) > 1 and all(topic.is_failed for topic in report.topics):
-            return  # not the fault of single topics: the planner delays the next run
-        before = self._failed_topics.dump()
-        self._failed_topics.note(report, self._clock.now_ms() / 1000)
-        if (found := self._failed_topics.dump()) != before:
-            context = self._copying.context
-            turns.add_tags(context.instance, context.run_id, {naming.TAG_FAILED_TOPICS: found})
 
     def _ends_with(self, change: Change) -> bool:
         """Use a relay.yaml that has changed; return whether another session has to read it."""

@@ -1,6 +1,6 @@
 """Whether the planner requests the job of a lane: a session if none runs, or a run for news."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -14,7 +14,6 @@ from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.open_window import OpenWindowStore
 
 _BACKOFF_SECONDS = 30.0
@@ -66,27 +65,19 @@ class RunRequests:
         if running and not self._needs_successor(running):
             self.remarks.append(turns.in_words(running))
             return None
-        runs = self._last_runs()
-        rest = self._backoff_seconds(runs)
+        rest = self._backoff_seconds(self._last_runs())
         if rest > 0:
             self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
             return None
-        failed = FailedTopics.load(runs[0].dagster_run.tags) if runs else FailedTopics()
-        if resting := failed.left_out(self.now):
-            self.remarks.append(f"failed and left out for now: {', '.join(sorted(resting))}")
-        if not running and not self._has_work(without=resting):
-            return None
-        return self._request(waiting, failed)
+        return self._request(waiting) if running or self._has_work() else None
 
-    def _request(self, waiting: str, failed: FailedTopics) -> dg.RunRequest:
+    def _request(self, waiting: str) -> dg.RunRequest:
         tags = {
             **naming.tags(self._lane.path, self._lane.name),
             naming.TAG_WAITING: waiting,
             # before runs of people's own assets that wait in the same queue
             naming.TAG_PRIORITY: "10",
         }
-        if resting_tag := failed.dump():
-            tags[naming.TAG_RESTING] = resting_tag
         if self.not_loaded:
             tags[naming.TAG_NEW_TOPICS] = " ".join(self.not_loaded)
         return dg.RunRequest(job_name=naming.lane_job(self._lane.path, self._lane.name), tags=tags)
@@ -109,20 +100,19 @@ class RunRequests:
         copies = self._lane.window.session / 1000 - handover_seconds(self._lane)
         return started is not None and self.now - started > copies
 
-    def _has_work(self, without: Collection[str]) -> bool:
+    def _has_work(self) -> bool:
         """Whether something is new, or was copied by a run that was killed, and is in no window."""
         is_open = not OpenWindowStore(self.instance, self._lane).is_empty()
-        return is_open or self._has_news(without)
+        return is_open or self._has_news()
 
-    def _has_news(self, without: Collection[str]) -> bool:
+    def _has_news(self) -> bool:
         """Whether a run has to copy, or to decide where the mirror starts, or to accept a loss.
 
         With `start: latest`, each tick would see the mirror start at the end of the source.
         """
-        waiting = {each.topic_partition.topic for each in self.snapshot.news}
-        if self.kafka.mirror(self._lane.mirror).on_data_loss is OnDataLoss.CONTINUE:
-            waiting |= {tp.topic for tp in self.snapshot.held_for(Blocker.LOST)}
-        return bool(self.snapshot.new_starts or waiting.difference(without))
+        accepts = self.kafka.mirror(self._lane.mirror).on_data_loss is OnDataLoss.CONTINUE
+        lost = accepts and self.snapshot.held_for(Blocker.LOST)
+        return bool(self.snapshot.new_starts or self.snapshot.news or lost)
 
     def _last_runs(self) -> Sequence[dg.RunRecord]:
         """The last runs of the lane's job, the newest first."""
@@ -130,13 +120,12 @@ class RunRequests:
         return self.instance.get_run_records(RunsFilter(job_name=job), limit=6)
 
     def _backoff_seconds(self, runs: Sequence[dg.RunRecord]) -> float:
-        """How long to wait before another run, after the last runs failed without copying.
+        """How long to wait before another run, after the last runs failed.
 
-        A session that copied windows before it failed was stopped from outside: the next one has
-        no reason to fail. Runs that failed for some topics only do not count, either: these topics
-        rest, and the others go on.
+        Those that copied windows before they failed may have been stopped from outside: the wait
+        grows with the others alone.
         """
-        failed = list(takewhile(_failed_as_a_whole, runs))
+        failed = list(takewhile(_has_failed, runs))
         if not failed:
             return 0.0
         in_vain = sum(1 for _ in takewhile(lambda record: not self._has_copied(record), failed))
@@ -156,6 +145,5 @@ class RunRequests:
         return any(key != self._lane.windows_asset for key in keys)
 
 
-def _failed_as_a_whole(record: dg.RunRecord) -> bool:
-    run = record.dagster_run
-    return run.status is DagsterRunStatus.FAILURE and naming.TAG_FAILED_TOPICS not in run.tags
+def _has_failed(record: dg.RunRecord) -> bool:
+    return record.dagster_run.status is DagsterRunStatus.FAILURE

@@ -3,12 +3,10 @@
 Topics that failed rest: windows leave them out for a while, so that the others go on.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.formats import FAILED_TOPICS
 from relay_pipelines.model import OffsetRange
-from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits, cut
 from relay_pipelines.run.run_plan import bytes_per_offset
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -68,18 +66,11 @@ _LONGEST_REST_SECONDS = 300.0
 _RESTS = 8  # 2^8 seconds are almost the longest rest
 
 
-@dataclass(frozen=True, slots=True)
-class _Resting:
-    """What a tag says: of each topic, how often in a row it failed, and when its rest ends."""
-
-    topics: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-
-
 @dataclass(slots=True)
 class FailedTopics:
     """Topics that failed: each failure in a row doubles the time for which windows omit them.
 
-    Times are in seconds since the Unix epoch, because the next run reads them.
+    Times are in seconds, of one clock.
 
     Args:
         failed: topic -> how often in a row it failed.
@@ -88,22 +79,6 @@ class FailedTopics:
 
     failed: dict[str, int] = field(default_factory=dict)
     until: dict[str, float] = field(default_factory=dict)
-
-    @staticmethod
-    def load(tags: Mapping[str, str]) -> "FailedTopics":
-        """Read what a run has found out about its topics, or else what it was told at its start."""
-        told = tags.get(naming.TAG_RESTING, "")
-        text = tags.get(naming.TAG_FAILED_TOPICS, told)
-        found = FAILED_TOPICS.recalled(_Resting, text).topics
-        return FailedTopics(
-            {topic: failed for topic, (failed, _) in found.items()},
-            {topic: until for topic, (_, until) in found.items()},
-        )
-
-    def dump(self) -> str:
-        """The value of the tags; empty if no topic failed."""
-        found = {topic: (failed, self.until[topic]) for topic, failed in self.failed.items()}
-        return FAILED_TOPICS.text(_Resting(found)) if found else ""
 
     def left_out(self, now: float) -> set[str]:
         """The topics that rest now."""

@@ -466,8 +466,6 @@ class LaneRun:
             self.tag_turn(Turn.CHECKING)
         yield from ([event] for event in self.checks.rest(self._ends_checks))
         yield from ([event] for event in self.schemas.rest(self._ends_checks))
-        if self.checks.blocked:
-            self.let_next_run_start_at_once()
         return self.checks.blocked
 
     def _mark_end(self) -> None:
@@ -493,13 +491,6 @@ class LaneRun:
     def tag_turn(self, turn: Turn) -> None:
         """Say to other runs of the lane what this one is doing."""
         turns.tag(self.context.instance, self.lane, self.context.run_id, turn)
-
-    def let_next_run_start_at_once(self) -> None:
-        """Let the planner start the next run without a delay: the copy did not fail."""
-        tags = self.context.instance.get_run_by_id(self.context.run_id)
-        known = tags.tags.get(naming.TAG_FAILED_TOPICS, "{}") if tags else "{}"
-        added = {naming.TAG_FAILED_TOPICS: known}
-        turns.add_tags(self.context.instance, self.context.run_id, added)
 
     def _say_upstream(self, snapshot: ClusterSnapshot) -> None:
         if snapshot.upstream.name != self._upstream:

@@ -11,7 +11,6 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.run import other_writers
 from relay_pipelines.sensors import lane_plan, pruning
-from relay_pipelines.windows.cut import FailedTopics
 from tests.integration.guarded import Permitted
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
@@ -52,40 +51,24 @@ def test_an_idle_planner_rests_while_a_session_looks(
     assert environment.tick(second.cursor).run_requests
 
 
-def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
+def test_a_topic_that_fails_holds_back_no_other_topic(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """It rests between runs of one window as it does in a session; the others go on at once."""
+    """A run of one window copies the others, and fails; the next one starts a while later."""
     bad, good, _ = topics
-    job = naming.lane_job(environment.name, naming.MAIN)
     environment.refuse_large(bad)
     environment.fill(bad, ["x" * 1000])
-    rested = FailedTopics({bad: 7}, {bad: 0.0}).dump()  # the next rest takes minutes
 
-    failed = environment.job(job, tags={naming.TAG_RESTING: rested})
+    failed = environment.run()
 
     assert f"{bad}: {bad}-0 at offset 100: a record of" in failure(failed)
     assert passed(failed) == {bad: False, good: True}
     assert environment.read(good, 1) == [f"b{number}" for number in range(50)]
     assert environment.materialized(bad) == set(), "a window that is not copied is not materialised"
-    idle = environment.tick()
-    assert f"failed and left out for now: {bad}" in line_of(idle), "nothing else has something new"
-    for value in ("more", "and more"):
-        environment.fill(good, [value], partition=1)
-        (request,) = environment.tick().run_requests or ()
-        assert FailedTopics.load(request.tags).failed == {bad: 8}
-        run = succeeded(environment.job(job, tags=request.tags))
-        assert set(checks(run)) == {good}
-        assert environment.read(good, 1)[-1] == value
-
+    assert "the last run failed, the next one starts in" in line_of(environment.tick())
     environment.take_large(bad)
-    ended = FailedTopics({bad: 8}, {bad: 0.0}).dump()
-    healed = succeeded(environment.job(job, tags={naming.TAG_RESTING: ended}))
-    assert checks(healed)[bad].passed
+    assert checks(environment.copy())[bad].passed
     assert environment.read(bad)[-1] == "x" * 1000
-    environment.fill(bad, ["later"])
-    (request,) = environment.tick().run_requests or ()
-    assert naming.TAG_RESTING not in request.tags
 
 
 def test_old_windows_are_pruned(

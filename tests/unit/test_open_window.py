@@ -7,7 +7,6 @@ from dataclasses import replace
 from dagster import DagsterInstance
 
 from relay_pipelines.model import Checkpoint, Cluster, OffsetRange, TopicPartition
-from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import Position
@@ -93,21 +92,14 @@ def report(**failures: str) -> WindowReport:
     return WindowReport(window, "", topics, RunResult("m", "run", {}))
 
 
-def test_rests_double_from_run_to_run() -> None:
-    """A topic that recovers is forgotten; what a run found out replaces what it was told."""
-    rests, text = [], ""
+def test_rests_double_from_failure_to_failure() -> None:
+    """A topic that recovers is forgotten."""
+    rests, failed = [], FailedTopics()
     for now in range(0, 10_000, 1000):
-        failed = FailedTopics.load({naming.TAG_RESTING: text})
         assert failed.left_out(now) == set()
         failed.note(report(bad="too large", good=""), now)
         assert failed.left_out(now) == {"bad"}
-        text = failed.dump()
-        rests.append(FailedTopics.load({naming.TAG_FAILED_TOPICS: text}).until["bad"] - now)
+        rests.append(failed.until["bad"] - now)
     assert rests == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-    failed = FailedTopics.load({naming.TAG_RESTING: text})
     failed.note(report(bad=""), 10_000)
-    assert failed.dump() == ""
-    told = FailedTopics({"bad": 1}, {"bad": 9.0}).dump()
-    assert FailedTopics.load({naming.TAG_RESTING: told}).failed == {"bad": 1}
-    assert FailedTopics.load({naming.TAG_RESTING: told, naming.TAG_FAILED_TOPICS: ""}).failed == {}
-    assert FailedTopics.load({}).failed == {}
+    assert failed == FailedTopics()

@@ -21,7 +21,6 @@ from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.sensors import pruning
 from relay_pipelines.sensors.run_requests import RunRequests
 from relay_pipelines.settings import WindowSettings
-from relay_pipelines.windows.cut import FailedTopics
 from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
 from tests.support.run_plans import snapshot_of
 
@@ -62,11 +61,6 @@ queued, session, canceled, failed = (
 told_session = partial(session, tags={naming.TAG_NEW_TOPICS: "a"})
 
 
-def failed_for_a_topic(instance: DagsterInstance) -> None:
-    rests = FailedTopics({"a": 3}, {"a": time.time() + 60}).dump()
-    failed(instance, tags={naming.TAG_FAILED_TOPICS: rests})
-
-
 def killed_after_it_copied(instance: DagsterInstance) -> None:
     done = job.execute_in_process(instance=instance, tags=TAGS | {"copies": "yes"})
     found = instance.get_run_by_id(done.run_id)
@@ -102,8 +96,6 @@ TICKS = {
     "three runs failed": (Tick((failed,) * 3, 100), "the last run failed, .*"),
     "three runs failed, two minutes ago": (Tick((failed,) * 3, 121), RUNS),
     "runs that had copied were killed": (Tick((killed_after_it_copied,) * 4, 31), RUNS),
-    "a failed topic rests": (Tick((failed_for_a_topic,)), "failed and left out for now: a"),
-    "the topic has rested": (Tick((failed_for_a_topic,), 61), RUNS),
     "a killed run has left a window alone": (Tick((left_a_window_open,), found=OLD), RUNS),
     "only a run decides where the mirror starts": (Tick(found=OLD, starts=True), RUNS),
     "a loss holds all back": (Tick(found=LOST), ""),
