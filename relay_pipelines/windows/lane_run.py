@@ -32,11 +32,7 @@ from relay_pipelines.user_sources import Sources
 from relay_pipelines.windows import run_snapshot, window_events
 from relay_pipelines.windows.cut import new_windows
 from relay_pipelines.windows.failed_windows import FailedWindows
-from relay_pipelines.windows.open_window import (
-    OpenWindow,
-    OpenWindowStore,
-    lanes_without_runs,
-)
+from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
 from relay_pipelines.windows.schema_checks import SchemaChecks
 from relay_pipelines.windows.window_checks import WindowChecks
 from relay_pipelines.windows.window_run import Copied, WindowReport, copy_round, count_window
@@ -98,7 +94,6 @@ class LaneRun:
     _guests: set[str] = field(default_factory=set, init=False)
     _left: set[str] = field(default_factory=set, init=False)
     _open: OpenWindow | None = field(default=None, init=False)
-    _looks_for_left: bool = field(default=True, init=False)
     _has_copied: bool = field(default=False, init=False)
     _next_end: float = field(default=0.0, init=False)
     _stored: OpenWindowStore = field(init=False)
@@ -130,7 +125,6 @@ class LaneRun:
         self.groups.use(self.kafka.sides(lane.mirror))
         # of another destination, maybe
         self._snapshots, self._ledger_ends = Rates(), {}
-        self._looks_for_left = True
 
     def _warn(self, line: str) -> None:
         log_and_print(self.context.log, line, logging.WARNING)
@@ -152,7 +146,6 @@ class LaneRun:
             RelayError: no upstream or no destination broker answers.
         """
         snapshot = self._snapshot = self.survey(without)
-        yield from self._end_left_windows(snapshot)
         if self._open is None:  # a run that was killed may have left one
             self._open = self._stored.load(snapshot, self.context.log)
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
@@ -222,35 +215,6 @@ class LaneRun:
 
     def _is_due(self) -> bool:
         return self.kafka.clock.monotonic() >= self._next_end
-
-    def _end_left_windows(self, snapshot: ClusterSnapshot) -> Generator[Batch, None, None]:
-        """Count what lanes have left open that relay.yaml has no longer, as windows of theirs.
-
-        A run of such a lane that lives ends its window itself. The main lane does it, because every
-        mirror has one, before it copies their topics.
-        """
-        if not self._looks_for_left or self.lane.name != naming.MAIN:
-            return
-        instance, mirror = self.context.instance, self.kafka.mirror(self.lane.mirror)
-        self._looks_for_left = False
-        for lane in lanes_without_runs(instance, self.lane, {naming.MAIN, *mirror.all_lanes}):
-            if turns.is_copied(instance, lane.path, lane.name):
-                self._looks_for_left = True
-                continue
-            stored = OpenWindowStore(instance, lane)
-            if (window := stored.load(snapshot, self.context.log)) is None:
-                continue
-            frozen, run_id = window.frozen, self.context.run_id
-            report = count_window(
-                *(self.kafka, snapshot, frozen, frozen.topics, None), run_id=run_id
-            )
-            if not stored.is_own():  # a run of the lane, which is back, goes on with it
-                continue
-            yield from window_log.freeze(instance, lane, frozen, window.destination)
-            yield [*window_events.of_window(run_id, lane, report)]
-            stored.clear()
-            line = f"window {frozen.key} of the lane {lane.name}, which is gone, is counted"
-            log_and_print(self.context.log, line)
 
     def _say_held(self, held: Mapping[TopicPartition, RelayError]) -> None:
         """Log why topic-partitions are held back, when that begins and when it is over."""

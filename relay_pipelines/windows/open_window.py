@@ -6,13 +6,10 @@ value of a name here, so that storing it often lets no table grow.
 """
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import dagster as dg
-import sqlalchemy
-from dagster._core.storage.runs import SqlRunStorage
-from dagster._core.storage.runs.schema import KeyValueStoreTable as Values
 
 from relay_pipelines.errors import UnsupportedError
 from relay_pipelines.formats import OPEN_WINDOW
@@ -22,8 +19,6 @@ from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.windows.window_run import Copied
-
-_NAME = "relay/{path}/{lane}/open window"
 
 
 @dataclass(slots=True)
@@ -68,7 +63,7 @@ class OpenWindowStore:
 
     def __init__(self, instance: dg.DagsterInstance, lane: Lane) -> None:
         self._cursors = instance.daemon_cursor_storage
-        self._name = _NAME.format(path=lane.path, lane=lane.name)
+        self._name = f"relay/{lane.path}/{lane.name}/open window"
         self._last = ""
 
     def load(self, snapshot: ClusterSnapshot, log: logging.Logger) -> OpenWindow | None:
@@ -129,39 +124,6 @@ class OpenWindowStore:
 
     def _read(self) -> str:
         return self._cursors.get_cursor_values({self._name}).get(self._name, "")
-
-
-def lanes_without_runs(
-    instance: dg.DagsterInstance, lane: Lane, present: Collection[str]
-) -> list[Lane]:
-    """Return the lanes that relay.yaml has no longer, and that have left a window open.
-
-    A storage that is not in SQL cannot be searched.
-
-    Args:
-        lane: one that relay.yaml has, of the mirror.
-        present: the names of all that it has.
-    """
-    storage = instance.run_storage
-    if not isinstance(storage, SqlRunStorage):
-        return []
-    before, _, after = _NAME.format(path=lane.path, lane="\n").partition("\n")
-    wanted = sqlalchemy.select(Values.c.key).where(
-        Values.c.key.startswith(before, autoescape=True),
-        Values.c.key.endswith(after, autoescape=True),
-        Values.c.value != "",
-    )
-    with storage.connect() as connection:
-        names = [
-            key.removeprefix(before).removesuffix(after)
-            for key in connection.execute(wanted).scalars()
-        ]
-    # with a slash, it is of another mirror, whose name begins like this one
-    return [
-        replace(lane, name=name, topics=(), patterns=(), foreign_patterns=())
-        for name in sorted(names)
-        if name not in present and "/" not in name
-    ]
 
 
 def _next_offsets(frozen: FrozenWindow, snapshot: ClusterSnapshot) -> dict[TopicPartition, int]:

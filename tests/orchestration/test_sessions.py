@@ -21,7 +21,7 @@ from relay_pipelines.orchestration import event_store, naming, window_log
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.run import other_writers
 from relay_pipelines.windows import lane_run
-from relay_pipelines.windows.open_window import OpenWindowStore, lanes_without_runs
+from relay_pipelines.windows.open_window import OpenWindowStore
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
     Result,
@@ -282,29 +282,6 @@ def test_a_copy_that_is_gone_holds_up_no_other_topic(
     environment.write([other], give_up_after="3s")
     environment.fill(other, ["more"])
     assert checks(environment.copy())[other].passed
-
-
-def test_a_lane_that_is_gone_leaves_its_window(
-    environment: InProcessEnvironment, topics: list[str]
-) -> None:
-    """The main lane reports it: each offset is in one window, that of the lane that copied it."""
-    topic = topics[0]
-    environment.write(topics, lanes={"gone": {"topics": [re.escape(topic)]}})
-    dies(environment, lane_run, "count_window", lane=1)
-    environment.write(topics)
-    environment.fill(topic, ["later"])
-
-    run = environment.copy()
-
-    assert environment.ranges(topic, windows=environment.windows(topic)) == [(0, 100), (100, 101)]
-    counted = [
-        each.passed
-        for each in run.get_asset_check_evaluations()
-        if (each.asset_key.path[-1], each.check_name) == (topic, naming.MESSAGE_COUNTS)
-    ]
-    assert counted == [True, True]
-    (lane,) = environment.lanes
-    assert not lanes_without_runs(environment.instance, lane, {naming.MAIN})
 
 
 def test_a_changed_configuration_is_used_from_the_next_window_on(sessions: Sessions) -> None:

@@ -16,7 +16,7 @@ from relay_pipelines.settings import Mirror, WindowSettings
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.windows.cut import FailedTopics
-from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore, lanes_without_runs
+from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
 from tests.support.config_files import SIDES
 from tests.support.run_plans import snapshot_of
@@ -65,25 +65,6 @@ def test_what_was_left_open() -> None:
         other = replace(moved, at_destination=Metadata("another"))
         assert OpenWindowStore(instance, LANE).load(other, LOG) is None
         assert OpenWindowStore(instance, LANE).is_empty()
-
-
-def test_lanes_that_relay_yaml_has_no_longer() -> None:
-    """Those that have left something open, of this mirror alone: `_` is no wildcard."""
-    with DagsterInstance.ephemeral() as instance:
-
-        def left_open(mirror: str, *names: str) -> list[OpenWindowStore]:
-            lanes = (replace(LANE, mirror=mirror, name=name) for name in names)
-            stores = [OpenWindowStore(instance, lane) for lane in lanes]
-            assert all(store.write(window(A)) for store in stores)
-            return stores
-
-        *_, ended = left_open("m_1", "main", "gone", "present", "renamed", "ended")
-        ended.clear()
-        left_open("mx1", "gone_too")
-        left_open("m_1/x", "gone_three")
-        lane = replace(LANE, mirror="m_1")
-        found = lanes_without_runs(instance, lane, {"main", "present"})
-    assert [(each.path, each.name) for each in found] == [("m_1", "gone"), ("m_1", "renamed")]
 
 
 def report(**failures: str) -> WindowReport:
