@@ -170,8 +170,11 @@ def kill_jvm() -> None:
         _forget_dead_jvm()
 
 
-def _end_failed_jvm(error: Exception) -> str:
-    """End a JVM of ours in which no session starts; return why, if nobody but the JVM knows."""
+def _end_failed_jvm(error: Exception, *, is_local: bool) -> str:
+    """End a JVM of ours in which no session starts; return why, if nobody but the JVM knows.
+
+    Of a cluster, the error may say no more than that; the JVM has printed its cause.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark import SparkContext
 
@@ -180,9 +183,12 @@ def _end_failed_jvm(error: Exception) -> str:
     gateway = SparkContext._gateway  # noqa: SLF001 - no other way to know
     jvm.end(gateway.proc)
     _forget_dead_jvm()
-    if not _is_of_connection(error):
+    if _is_of_connection(error):
+        return jvm.why_ended(gateway.proc, gateway.stderr)
+    if not said or is_local or gateway.stderr is None:
         return said
-    return jvm.why_ended(gateway.proc, gateway.stderr)
+    printed = gateway.stderr.errors().split(" | ")
+    return " | ".join([said, *(line for line in printed if line and said not in line)])
 
 
 def why_jvm_ended(error: Exception) -> str:
@@ -507,7 +513,7 @@ def _own(master: str, conf: Mapping[str, str], purpose: str, *, verbose: bool) -
             yarn.check_resource_manager(SparkContext._jvm)  # noqa: SLF001 - no other way to it
         session = SparkSession.builder.config(map=named).getOrCreate()
     except Exception as error:
-        if is_ours and (why := _end_failed_jvm(error)):
+        if is_ours and (why := _end_failed_jvm(error, is_local=local is not None)):
             raise RuntimeError(why) from error
         raise
     if not verbose:

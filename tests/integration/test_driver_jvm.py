@@ -225,6 +225,19 @@ def test_a_jvm_that_does_not_start_says_why(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_cluster_that_starts_no_session_says_why() -> None:
+    """Spark says that its scheduler cannot be instantiated; what it printed has the cause."""
+    conf = ON_LOOPBACK | {
+        "spark.kubernetes.container.image": "none",
+        "spark.driver.extraJavaOptions": "-Dkubernetes.request.retry.backoffLimit=0",
+    }
+    done = started(conf, [], MASTER="k8s://https://127.0.0.1:1")
+    assert done.stdout.startswith("RelayError: Spark at k8s://https://127.0.0.1:1 does not start")
+    assert done.stdout.count("\n") == 1
+    assert "cannot be instantiated" in done.stdout
+    assert "Connection refused" in done.stdout
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_a_user_id_without_a_name_works() -> None:
     """As in the containers of OpenShift, whose user ids are in no file."""
@@ -256,7 +269,8 @@ import json, os, sys
 from relay_pipelines.errors import RelayError
 from relay_pipelines.spark.session import connect
 try:
-    session = connect("local[1]", conf=json.loads(sys.argv[1]))
+    master = os.environ.get("MASTER", "local[1]")
+    session = connect(master, conf=json.loads(sys.argv[1]))
 except RelayError as error:
     sys.exit(print("RelayError:", error) or 1)
 print(session.range(3).count(), session.sparkContext.sparkUser())
