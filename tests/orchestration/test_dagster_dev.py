@@ -39,10 +39,10 @@ def test_a_session(dev: DevEnvironment) -> None:
         assert not [tag for tag in session.tags if "heartbeat" in tag], "technical tags are hidden"
         stdout = [*(dev.folder / "var/dagster/logs" / session.id).rglob("*.out")]
         lines = [line for path in stdout for line in path.read_text().splitlines()]
-        assert len(lines) >= 5
+        assert len(lines) >= 2, "ending windows takes a tenth of the time: a window has some rounds"
         assert all(line.startswith("window 20") for line in lines), lines
         graphql.wait(
-            lambda: len(graphql.partitions(dagster, dev.asset)["materialized"]) >= 6,
+            lambda: len(graphql.partitions(dagster, dev.asset)["materialized"]) >= 2,
             "the windows of a session that has not ended",
         )
         windows = graphql.partitions(dagster, dev.asset)

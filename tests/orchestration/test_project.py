@@ -298,6 +298,9 @@ def test_a_window_has_what_was_copied_for_none_since_it_was_cut(
     """`relay run` copies what a killed run has left: whoever follows the window reads all of it."""
     topic = topics[0]
     environment.write([topic])
+    environment.fill(topic, ["before"])
+    with relay.load(environment.config) as mirrors:
+        mirrors[environment.name].run()
     environment.fill(topic, ["first"] * 20)
     (window,) = environment.freeze()
     mirror = load(environment.config).mirror(environment.name)
