@@ -75,6 +75,7 @@ def test_the_commands_of_the_page_start_and_stop_a_server(
     finally:
         run(*starting[:-1], stopping)
     until(lambda: not listeners(remote), "its end")
+    capfd.readouterr()
     main(["check"])
     assert re.match(rf"error +spark: no Spark answers at {remote}: ", capfd.readouterr().out)
 
