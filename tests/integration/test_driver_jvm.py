@@ -226,7 +226,7 @@ def test_a_jvm_that_does_not_start_says_why(
 
 
 def test_a_cluster_that_starts_no_session_says_why() -> None:
-    """Spark says that its scheduler cannot be instantiated; what it printed has the cause."""
+    """The message has the cause, not only that Spark's scheduler cannot be instantiated."""
     conf = ON_LOOPBACK | {
         "spark.kubernetes.container.image": "none",
         "spark.driver.extraJavaOptions": "-Dkubernetes.request.retry.backoffLimit=0",
@@ -234,7 +234,6 @@ def test_a_cluster_that_starts_no_session_says_why() -> None:
     done = started(conf, [], MASTER="k8s://https://127.0.0.1:1")
     assert done.stdout.startswith("RelayError: Spark at k8s://https://127.0.0.1:1 does not start")
     assert done.stdout.count("\n") == 1
-    assert "cannot be instantiated" in done.stdout
     assert "Connection refused" in done.stdout
 
 
