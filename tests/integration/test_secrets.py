@@ -202,7 +202,7 @@ def test_commands_print_no_secret(
     remote = {"spark": {"remote": "sc://127.0.0.1:1/;token=${THE_TOKEN}"}}
     hunt.wrong.write_text(yaml.safe_dump(hunt.document(hunt.source, hunt.destination) | remote))
     independent.write(hunt.guarded.cluster(), TopicPartition(hunt.topic, 0), numbered(10))
-    for words in (["run"], ["run", "--json"], ["spark", "status"]):
+    for words in (["run"], ["run", "--json"]):
         assert main(["--debug", "-c", str(hunt.wrong), *words]) == 1, words
     said = capfd.readouterr()
     assert "no Spark answers at sc://127.0.0.1:1: " in said.err
