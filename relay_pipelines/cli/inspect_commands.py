@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -24,7 +23,6 @@ from relay_pipelines.run import preflight, transaction_probe
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.schemas import preflight as schemas_preflight
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import configs
 
 
 def check(invocation: Invocation, names: Sequence[str], *, probe: bool) -> int:
@@ -64,7 +62,7 @@ def plan(
     for name, mirror in selected_mirrors(settings, names).items():
         with invocation.reporting_errors(name):
             planned = api.Mirror(name, mirror, Session(settings.spark)).plan(topic)
-            planned = replace(planned, snapshot=configs.with_all(planned.snapshot))
+            planned = planned.with_all_configs()
             found = [*preflight.classes(planned.snapshot.sides)]
             found += findings.of_snapshot(planned.snapshot)
             found += of_errors(together(planned.held))

@@ -10,7 +10,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,6 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session, StoppableClock, StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import configs
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
@@ -190,7 +189,7 @@ class _Rounds:
                 held = [e for e in planned.held if isinstance(e, PolicySupersededError)]
                 lasting.update(map(problem, held), complete=True)
                 return
-            planned = replace(planned, snapshot=configs.with_all(planned.snapshot))
+            planned = planned.with_all_configs()
             self._warn(name, set(map(str, run_report.warnings(planned))))
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from relay_pipelines import api
@@ -14,7 +13,6 @@ from relay_pipelines.output.formatting import stderr
 from relay_pipelines.output.progress import progress
 from relay_pipelines.run.session import Session, StopSignal
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import configs
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import MetricsObserver, Publication
@@ -65,7 +63,7 @@ def _mirror(
     bound, lines = api.Mirror(name, mirror, session), list[str]()
     try:
         planned = bound.prepare(topic)
-        planned = replace(planned, snapshot=configs.with_all(planned.snapshot))
+        planned = planned.with_all_configs()
         invocation.report(run_report.warnings(planned), name)
         with progress(name, stderr()) as display:
             observers = [display] if metrics is None else [display, metrics]

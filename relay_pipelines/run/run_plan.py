@@ -19,6 +19,7 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.task_packing import copy_seconds
 from relay_pipelines.prepare.topics import limits
+from relay_pipelines.snapshot import configs
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -65,6 +66,14 @@ class RunPlan:
     def takeovers(self) -> list[Finding]:
         """The topics of which this run decides the records in another way than the last."""
         return self.snapshot.takeovers(each.topic_partition for each in self.planned)
+
+    def with_all_configs(self) -> RunPlan:
+        """Ask for the configurations also of topics with nothing new, which are compared or shown.
+
+        Raises:
+            RelayError: a cluster does not answer.
+        """
+        return replace(self, snapshot=configs.with_all(self.snapshot))
 
     def size_bytes(self, ranges: Iterable[OffsetRange]) -> int | None:
         """The estimated size of some; None if the source does not report all sizes."""

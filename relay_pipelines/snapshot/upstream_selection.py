@@ -70,14 +70,8 @@ def judge(
         attempt: every attempt after the first prefers another upstream, whatever was read last.
         waits: as in `choose_upstream`.
     """
-    health, last = (
-        mirror.source.health,
-        max(
-            known.checkpoints.values(),
-            key=lambda checkpoint: checkpoint.committed_at_ms,
-            default=None,
-        ),
-    )
+    health = mirror.source.health
+    last = max(known.checkpoints.values(), key=lambda each: each.committed_at_ms, default=None)
     begins_low = known.has_begun or mirror.start.is_earliest
     # what was never copied begins at the upstream that has the most of it
     new = first_offsets(states) if begins_low else {}

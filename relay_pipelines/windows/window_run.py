@@ -27,7 +27,7 @@ from relay_pipelines.run.result import RunResult, TopicTotals, joined
 from relay_pipelines.run.run import Observer, run
 from relay_pipelines.run.run_plan import RunPlan, plan_frozen
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import configs, lag
+from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
@@ -281,7 +281,7 @@ def count_window(
     result = copied.result if copied else RunResult(snapshot.name, run_id, {})
     next_offsets: Mapping[TopicPartition, int] = {}
     try:
-        plan = replace(plan, snapshot=configs.with_all(snapshot))
+        plan = plan.with_all_configs()
         next_offsets = _next_offsets(snapshot)
     except RelayError as error:
         result.errors.append(error)
