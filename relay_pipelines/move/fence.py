@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -17,7 +17,7 @@ from relay_pipelines.move.inventory import (
     source_ends,
     writers,
 )
-from relay_pipelines.move.record import AclsByUpstream, MoveRecord, acl_count, allows
+from relay_pipelines.move.record import AclsByUpstream, MoveRecord, MoveRecords, acl_count, allows
 from relay_pipelines.move.states import Action
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.protocol.active_producers import ActiveProducer
@@ -34,17 +34,28 @@ _TAKE_BACK = (
 )
 
 
-def denials(upstreams: Upstreams, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
+def denials(
+    upstreams: Upstreams, topics: Collection[str], own: AclsByUpstream = MappingProxyType({})
+) -> dict[str, tuple[Acl, ...]]:
     """Return the ACLs that a fence would create, by upstream, as `acls_to_deny`.
 
     Raises:
         RelayError: as of `acls_to_deny`.
     """
-    return {name: tuple(acls_to_deny(source, topics)) for name, source in upstreams.items()}
+    return {
+        name: tuple(acls_to_deny(source, topics, own.get(name, ())))
+        for name, source in upstreams.items()
+    }
 
 
-def acls_to_deny(source: ClusterClient, topics: Collection[str]) -> list[Acl]:
+def acls_to_deny(
+    source: ClusterClient, topics: Collection[str], own: Collection[Acl] = ()
+) -> list[Acl]:
     """Return the ACLs that a fence would create: those that are there are not in it.
+
+    Args:
+        own: ACLs of the fence before: if one is there, a command that was overtaken has created it,
+            and deletes it.
 
     Raises:
         ConfigError: ACLs cannot fence these topics.
@@ -65,7 +76,8 @@ def acls_to_deny(source: ClusterClient, topics: Collection[str]) -> list[Acl]:
                 remedy="grant its users what they need with kafka-acls.sh, or stop its producers"
                 " yourself, and use --by hand",
             )
-    return [acl for topic in sorted(topics) if (acl := _denial(topic)) not in known]
+    denied = [_denial(topic) for topic in sorted(topics)]
+    return [acl for acl in denied if acl in own or acl not in known]
 
 
 def _denial(topic: str) -> Acl:
@@ -121,6 +133,35 @@ def delete(upstreams: Upstreams, acls: AclsByUpstream) -> int:
         if of_upstream:
             upstreams[name].retry(partial(delete_acls, upstreams[name], of_upstream))
     return acl_count(there)
+
+
+def settle(
+    records: MoveRecords,
+    upstreams: Upstreams,
+    acls: AclsByUpstream,
+    wanted: Callable[[MoveRecord], AclsByUpstream],
+) -> int:
+    """Make some ACLs what the newest record wants, whoever has written it.
+
+    Args:
+        acls: that this command may create or delete; no others are touched.
+        wanted: the ACLs of this side that a record wants.
+
+    Returns:
+        how many it has deleted.
+
+    Raises:
+        RelayError: a cluster does not answer, or refuses.
+    """
+    deleted = 0
+    before, record = None, records.read()
+    while record != before:  # what was written meanwhile may want others
+        stays = wanted(record)
+        create(upstreams, {n: [a for a in of if a in stays.get(n, ())] for n, of in acls.items()})
+        gone = {n: [a for a in of if a not in stays.get(n, ())] for n, of in acls.items()}
+        deleted += delete(upstreams, gone)
+        before, record = record, records.read()
+    return deleted
 
 
 def verify(upstreams: Upstreams, partitions: Collection[TopicPartition], still_ms: int) -> Ends:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 
-from relay_pipelines.errors import ConfigError, FencedError, MovedError, RelayError
+from relay_pipelines.errors import ConfigError, MovedError, RelayError
 from relay_pipelines.finding import Finding, Severity
 from relay_pipelines.ledger.reader import read_own_checkpoints
 from relay_pipelines.model import TopicPartition
@@ -42,6 +43,9 @@ from relay_pipelines.prepare.topics import create_state_topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.run.session import Session
 from relay_pipelines.sides import Sides
+
+_AT_SOURCE = attrgetter("source_acls")
+_AT_DESTINATION = attrgetter("destination_acls")
 
 
 def who_am_i() -> str:
@@ -138,8 +142,13 @@ class Move:
             partitions = [position.topic_partition for position in snapshot.positions]
             with snapshot.destination_client() as client:
                 create_state_topics(client, snapshot)
+            if not record.is_under_way:  # of the move before
+                left = {n: acls for n, acls in record.fence.acls.items() if n in upstreams}
+                fence.settle(records, upstreams, left, _AT_SOURCE)
             record = records.write(record, self._fencing(record, upstreams, snapshot.targets))
-            self._stop_producers(records, record, record.fence, upstreams)
+            if record.fence.by is FenceBy.ACL:
+                fence.settle(records, upstreams, record.fence.acls, _AT_SOURCE)
+                records.require_own(record)
             self.say(f"waiting {self.request.still_ms / 1000:g} s for the source not to move")
             ends = fence.verify(upstreams, partitions, self.request.still_ms)
             held = replace(
@@ -172,11 +181,8 @@ class Move:
                 topics=tuple(sorted({*record.topics, *new})),
                 fence=replace(record.fence, acls=acls),
             )
-        by = self.request.by
-        denied = fence.denials(upstreams, topics) if by is FenceBy.ACL else {}
-        before = {name: acls for name, acls in record.fence.acls.items() if name in upstreams}
-        for name, left in fence.present(upstreams, before).items():  # of the move before
-            denied[name] = (*denied.get(name, ()), *left)
+        by, own = self.request.by, record.fence.acls
+        denied = fence.denials(upstreams, topics, own) if by is FenceBy.ACL else {}
         return MoveRecord(
             self.sides.name,
             number=record.number,
@@ -186,29 +192,6 @@ class Move:
             fence=Fence(by, denied),
             way_back=WayBack(fence=record.way_back.fence),  # of the destination, until the cut
         )
-
-    def _stop_producers(
-        self, records: MoveRecords, record: MoveRecord, held: Fence, upstreams: Upstreams
-    ) -> None:
-        """Stop the producers of one side.
-
-        Args:
-            held: the fence of that side, as the record has it.
-        """
-        if held.by is not FenceBy.ACL:
-            return
-        records.require_own(record)
-        fence.create(upstreams, held.acls)
-        try:
-            records.require_own(record)
-        except FencedError:
-            # another process may have lifted the others before these were there
-            now = records.read()
-            is_there = upstreams.keys() == {THERE} and held == record.way_back.fence
-            lifted = now.way_back.fence.acls != held.acls if is_there else not now.is_under_way
-            if lifted:
-                fence.delete(upstreams, held.acls)
-            raise
 
     def cut(self) -> MoveResult:
         """Copy the rest, take the topics from the mirror, and move the groups.
@@ -249,14 +232,8 @@ class Move:
         held = record.way_back.fence.acls
         if not any(held.values()):
             return record
-        records.require_own(record)
-        fence.delete({THERE: destination}, held)
-        try:
-            return records.write(record, replace(record, way_back=WayBack()))
-        except FencedError:
-            # the next way back has begun, and counts on them
-            fence.create({THERE: destination}, records.read().way_back.fence.acls)
-            raise
+        fence.settle(records, {THERE: destination}, held, _AT_DESTINATION)
+        return records.write(record, replace(record, way_back=WayBack()))
 
     def _cut_without_source(
         self, records: MoveRecords, record: MoveRecord, destination: ClusterClient
@@ -325,7 +302,7 @@ class Move:
                 record = records.write(record, replace(record, state=State.LIFTING))
             given = self._give_back(records, record, destination)
             with open_upstreams(self.sides) as upstreams:
-                lifted = fence.delete(upstreams, record.fence.acls)
+                lifted = fence.settle(records, upstreams, record.fence.acls, _AT_SOURCE)
             if record.way_back.mirror:
                 lines = self._way_back(record).lines()
             if record.state is not State.BACK:
@@ -391,8 +368,10 @@ class Move:
             except MovedError:
                 own()  # another process has ended it
                 raise
-            there = {THERE: destination}
-            self._stop_producers(records, steps.record, steps.record.way_back.fence, there)
+            held = steps.record.way_back.fence
+            if held.by is FenceBy.ACL:
+                fence.settle(records, {THERE: destination}, held.acls, _AT_DESTINATION)
+                own()
             steps.record = records.write(steps.record, steps.hold(destination))
             steps.copy_rest(destination)
             steps.audit()

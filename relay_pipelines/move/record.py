@@ -156,6 +156,17 @@ class MoveRecord:
         return f"the move of {self.mirror} is {self.state} {since}"
 
     @property
+    def source_acls(self) -> AclsByUpstream:
+        """The ACLs that are to be at the source."""
+        lifted = not self.is_under_way or self.state is State.LIFTING
+        return {} if lifted else self.fence.acls
+
+    @property
+    def destination_acls(self) -> AclsByUpstream:
+        """The ACLs that are to be at the destination, as its one upstream."""
+        return {} if self.state is State.CUT else self.way_back.fence.acls
+
+    @property
     def cut_at_source(self) -> Ends:
         """Where the cut is at the source."""
         return Ends.of({each.source: each.source_end for each in self.cut})

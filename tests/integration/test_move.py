@@ -301,12 +301,12 @@ def killed_at(number: int, *, after: bool) -> Iterator[list[str]]:
 
 @contextmanager
 def meanwhile(owner: Any, name: str, happen: Callable[[], object]) -> Iterator[None]:
-    """Let something happen just before a step does this."""
-    original = getattr(owner, name)
+    """Let something happen just before a step does this for the first time."""
+    original, once = getattr(owner, name), [happen]
 
     def call(*arguments: Any, **more: Any) -> Any:
-        with patch.object(owner, name, original):
-            happen()
+        if once:
+            once.pop()()
         return original(*arguments, **more)
 
     with patch.object(owner, name, call):
@@ -424,7 +424,7 @@ def test_a_broker_is_away_at_each_step(side: str, request: pytest.FixtureRequest
 @pytest.mark.parametrize(
     ("begun", "at", "meantime", "step", "state"),
     [
-        ((), (fence, "create"), ("back",), "fence", "taken back"),
+        ((), (fence, "create_acls"), ("back",), "fence", "taken back"),
         (("fence",), (owners, "commit_unseen"), ("back",), "cut", "taken back"),
         (("fence", "cut"), (way_back.WayBackSteps, "copy"), ("back",), "back", "taken back"),
         (("fence", "cut"), (cut, "claim_for"), ("back", "fence", "cut"), "back", "cut"),
@@ -456,6 +456,29 @@ def test_who_is_overtaken(
     assert moving.at_source() == [*numbered(10), *written]
     assert moving.runs() == (3 if state == "cut" else 0)
     until(moving.may_write, "no ACL is left")
+
+
+def test_acls_are_what_the_newest_record_wants(moving: Moving) -> None:
+    """Who was overtaken leaves no ACL of a fence that is lifted, and takes none of a new one."""
+
+    def lifted() -> None:
+        with killed_at(2, after=False), pytest.raises(Killed):  # before it writes `BACK`
+            moving.by_hand("bob").back()
+
+    with meanwhile(fence, "create_acls", lifted), pytest.raises(FencedError, match="by bob"):
+        moving.move("ann").fence()
+    assert moving.state() is State.LIFTING
+    assert moving.may_write()
+    moving.back()
+
+    moving.move().fence()
+    moving.move().back()
+    with meanwhile(fence, "delete", lambda: moving.move("bob").fence()):
+        moving.move("ann").back()
+    assert moving.state() is State.FENCED
+    assert moving.move().status().findings == []
+    assert not moving.may_write()
+    moving.back()
 
 
 class Writing(SystemClock):
@@ -800,7 +823,7 @@ def test_a_cut_opens_the_destination(moving_to_guarded: Moving) -> None:
         assert moving.runs() == 0
         moving.by_hand("bob", is_without_source=True).cut()
 
-    with meanwhile(fence, "create", earlier), pytest.raises(FencedError, match="by bob"):
+    with meanwhile(fence, "create_acls", earlier), pytest.raises(FencedError, match="by bob"):
         moving.move("ann", without_groups=(moving.group,)).back()
     assert moving.may_write()
 
