@@ -196,15 +196,14 @@ def _audited(name: str, mirror: Mirror) -> None:
 
 def _begun(name: str, mirror: Mirror) -> None:
     """Do what a run does until Spark gets its job."""
-    options = mirror.copy_options
     snapshot = prepared_snapshot.prepare_snapshot(
         partial(take_snapshot, Sides(name, mirror, _CLOCK))
     )
     plan = run_plan.plan(snapshot)
+    ranges = with_owners(name, "", plan.ranges, plan.sizes_bytes)
     with snapshot.destination_client() as client:
         assert not topics.create(client, snapshot)
-    ranges = with_owners(name, "", plan.ranges, plan.sizes_bytes)
-    assert not owners.claim(snapshot, ranges, options)
+        assert not owners.claim(client, snapshot, ranges)
 
 
 def _cost(look: Callable[[], None], *, is_first: bool = True) -> _Cost:

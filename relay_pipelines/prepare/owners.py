@@ -28,12 +28,12 @@ from relay_pipelines.ledger.checkpoint import (
 )
 from relay_pipelines.ledger.fencing import abort_leftovers, commit_unseen, decide, fence, take_over
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
-from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
+from relay_pipelines.model import CopyRange, TopicPartition
 from relay_pipelines.plan.owners import claimant_id, moved_error, moved_id, own_id, present_owner
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.protocol.producer import TransactionalProducer
-from relay_pipelines.protocol.retries import impatient
+from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _MOST_WAITS = 3
@@ -42,7 +42,11 @@ _AT_ONCE = 100
 
 
 def claim(
-    snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], options: CopyOptions | None = None
+    client: ClusterClient,
+    snapshot: ClusterSnapshot,
+    ranges: Sequence[CopyRange],
+    *,
+    patient: bool = True,
 ) -> dict[TopicPartition, RelayError]:
     """Make the owner of every range the transactional id under which it is to be copied.
 
@@ -57,17 +61,10 @@ def claim(
         RelayError: the destination does not answer, or refuses.
     """
     mirror = snapshot.name
-    options = options or snapshot.sides.options
-    # those that fence each other must leave each other ever more room
-    options = replace(
-        options,
-        backoff_max_ms=max(options.backoff_max_ms, options.give_up_after_ms // _MOST_WAITS),
-    )
     wanted = {each.source.topic_partition: each.owner for each in ranges}
     # what has moved is no run's: only the one who takes the move back claims it
     moved: dict[str, RelayError] = {moved_id(mirror): moved_error(mirror)}
-    with snapshot.destination_client(options=options) as client:
-        return claim_for(client, mirror, wanted, snapshot.state, moved)
+    return claim_for(client, mirror, wanted, snapshot.state, moved, patient=patient)
 
 
 def claim_for(
@@ -77,6 +74,8 @@ def claim_for(
     known: CheckpointSnapshot | None = None,
     kept: Mapping[str, RelayError] = MappingProxyType({}),
     look: Callable[[], None] | None = None,
+    *,
+    patient: bool = True,
 ) -> dict[TopicPartition, RelayError]:
     """Make other ids the owners of topic-partitions, as `claim`.
 
@@ -107,14 +106,19 @@ def claim_for(
                 remedy="let one deployment alone copy this mirror",
             )
 
+    # those that fence each other must leave each other ever more room
+    most_ms = max(client.options.backoff_max_ms, client.options.give_up_after_ms // _MOST_WAITS)
+    options = replace(client.options, backoff_max_ms=most_ms)
     try:
-        client.retry(attempt, also=(FencedError,))
+        retry(attempt, mirror, options, client.clock, client, patient=patient, also=(FencedError,))
     except _EndedError as ended:
         raise ended.why from None
     return {tp: failed[owner].of(tp) for owner, claimed in foreign.items() for tp in claimed}
 
 
-def give_back(snapshot: ClusterSnapshot, ranges: Sequence[CopyRange]) -> None:
+def give_back(
+    client: ClusterClient, snapshot: ClusterSnapshot, ranges: Sequence[CopyRange]
+) -> None:
     """End what is left of a run: its tasks commit nothing after this, whether or not they live.
 
     A task that is fenced takes an id that it shares back, so those topic-partitions lose their
@@ -130,15 +134,14 @@ def give_back(snapshot: ClusterSnapshot, ranges: Sequence[CopyRange]) -> None:
     mirror = snapshot.name
     owners = {copy_range.source.topic_partition: copy_range.owner for copy_range in ranges}
     own = {owner for tp, owner in owners.items() if owner == own_id(mirror, tp)}
-    with snapshot.destination_client() as client:
-        fence(client, own, patient=False)
+    fence(client, own, patient=False)
     free = [
         replace(copy_range, owner=claimant_id(mirror))
         for copy_range in ranges
         if copy_range.owner not in own
     ]
     known = replace(snapshot.state, owners=owners)
-    claim(replace(snapshot, state=known), free, impatient(snapshot.sides.options))
+    claim(client, replace(snapshot, state=known), free, patient=False)
 
 
 class _EndedError(Exception):
@@ -210,7 +213,9 @@ def _claim(
     return pending
 
 
-def note_doubts(snapshot: ClusterSnapshot, reached: Mapping[TopicPartition, int]) -> None:
+def note_doubts(
+    client: ClusterClient, snapshot: ClusterSnapshot, reached: Mapping[TopicPartition, int]
+) -> None:
     """Write that the source holds another log than was copied.
 
     Args:
@@ -220,23 +225,22 @@ def note_doubts(snapshot: ClusterSnapshot, reached: Mapping[TopicPartition, int]
         RelayError: the destination does not answer, or refuses.
     """
     name = snapshot.name
-    with snapshot.destination_client() as client:
-        now_ms = client.clock.now_ms()
-        doubts = [
-            DoubtRecord(name, source, offset, snapshot.generation_of(source), now_ms)
-            for source, offset in reached.items()
+    now_ms = client.clock.now_ms()
+    doubts = [
+        DoubtRecord(name, source, offset, snapshot.generation_of(source), now_ms)
+        for source, offset in reached.items()
+    ]
+
+    def decision() -> list[StateRecord]:
+        # one of a checkpoint of before would replace another run's of the last one
+        known = read_state(client, settled=True).of(name).checkpoints
+        return [
+            state_record(Key.of(name, doubt.source, StateKind.DOUBT), doubt, now_ms)
+            for doubt in doubts
+            if doubt.is_of(known.get(doubt.source))
         ]
 
-        def decision() -> list[StateRecord]:
-            # one of a checkpoint of before would replace another run's of the last one
-            known = read_state(client, settled=True).of(name).checkpoints
-            return [
-                state_record(Key.of(name, doubt.source, StateKind.DOUBT), doubt, now_ms)
-                for doubt in doubts
-                if doubt.is_of(known.get(doubt.source))
-            ]
-
-        _note(client, decision)
+    _note(client, decision)
 
 
 def set_quarantine(client: ClusterClient, reasons: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +26,7 @@ from relay_pipelines.protocol.client import (
     LATEST,
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    ClusterClient,
 )
 from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
@@ -98,7 +100,7 @@ def run(
     result.errors += [*plan.held, *topics.unseen(plan.snapshot)]
     clock = plan.snapshot.sides.clock
     started = clock.monotonic()
-    client = plan.snapshot.destination_client("ledger")
+    client = plan.snapshot.destination_client()
     ledger = LedgerReader(client, result.run_id)
     for observer in observers:
         observer.begin(plan)
@@ -135,13 +137,16 @@ class _Run:
         self._note_doubts(plan)
 
     def _copy(self, plan: RunPlan, session: Callable[[], Any], scope: str) -> None:
-        plan = self._sync_configs(plan)
-        planned = plan.ranges
-        if not planned:
-            return
-        with ThreadPoolExecutor(1) as starting:
+        with ExitStack() as stack:
+            # its waits end when the run is stopped
+            client = stack.enter_context(self._stoppable(plan.snapshot).destination_client())
+            plan = self._sync_configs(client, plan)
+            planned = plan.ranges
+            if not planned:
+                return
+            starting = stack.enter_context(ThreadPoolExecutor(1))
             spark = starting.submit(session)  # while the destination is prepared
-            ranges = self._prepare(plan, planned, scope)
+            ranges = self._prepare(client, plan, planned, scope)
             if not ranges:
                 return
             self.result.ledger_ends = self.ledger.start()
@@ -158,24 +163,21 @@ class _Run:
         jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self.sides.clock)
         self._watch(jobs)
         if self.result.interrupted or jobs.errors:
-            owners.give_back(plan.snapshot, ranges)
+            owners.give_back(self.ledger.client, plan.snapshot, ranges)
         if self._is_destination_silent():
             return
         patient = not self.result.interrupted
         newest = self.ledger.follow(settled=True, patient=patient)
         self._count([record.entry for record in newest])
-        hidden = _wait_until_visible(plan.snapshot, ranges, patient=patient)
-        self.result.errors += hidden
-        self._quarantine_diverged_upstreams(plan.snapshot)
+        self.result.errors += _wait_until_visible(self.ledger.client, ranges, patient=patient)
+        self._quarantine_diverged_upstreams()
 
-    def _sync_configs(self, plan: RunPlan) -> RunPlan:
+    def _sync_configs(self, client: ClusterClient, plan: RunPlan) -> RunPlan:
         if not self.sides.mirror.topics.sync_configs:
             return plan
-        snapshot = self._stoppable(plan.snapshot)
-        with snapshot.destination_client() as client:
-            snapshot, self.result.reconfigured, at_destination = topic_configs.sync(
-                client, snapshot
-            )
+        snapshot, self.result.reconfigured, at_destination = topic_configs.sync(
+            client, self._stoppable(plan.snapshot)
+        )
         refused = topics.by_source(snapshot, at_destination)
         self.result.errors += refused.values()
         planned = [each for each in plan.planned if each.topic_partition.topic not in refused]
@@ -186,13 +188,15 @@ class _Run:
         clock = StoppableClock(self.sides.clock, self.stop)
         return replace(snapshot, sides=replace(self.sides, clock=clock))
 
-    def _prepare(self, plan: RunPlan, planned: Sequence[CopyRange], scope: str) -> list[CopyRange]:
+    def _prepare(
+        self, client: ClusterClient, plan: RunPlan, planned: Sequence[CopyRange], scope: str
+    ) -> list[CopyRange]:
         """Make the destination ready; return what is to be copied, and under which ids.
 
         Args:
             planned: the ranges of the plan.
         """
-        snapshot = self._stoppable(plan.snapshot)
+        snapshot = plan.snapshot
         fixed = {
             record_policy: self.sources.fix(record_policy)
             for record_policy in {copy_range.record_policy for copy_range in planned}
@@ -200,8 +204,7 @@ class _Run:
         for record_policy in fixed.values():
             # an error in a class would fail every task
             user_class.construct_all(record_policy)
-        with snapshot.destination_client() as client:
-            refused = topics.create(client, snapshot)
+        refused = topics.create(client, snapshot)
         self.result.errors += refused.values()
         ready = [
             replace(copy_range, record_policy=fixed[copy_range.record_policy])
@@ -209,7 +212,7 @@ class _Run:
             if copy_range.source.topic_partition.topic not in refused
         ]
         ranges = with_owners(snapshot.name, scope, ready, plan.sizes_bytes, snapshot.pinned_topics)
-        kept = owners.claim(snapshot, ranges)
+        kept = owners.claim(client, snapshot, ranges)
         self.result.errors += kept.values()
         return [each for each in ranges if each.source.topic_partition not in kept]
 
@@ -280,21 +283,20 @@ class _Run:
             if tp not in snapshot.state.doubted or offset != planned[tp]
         }
         if new:
-            owners.note_doubts(snapshot, new)
+            owners.note_doubts(self.ledger.client, snapshot, new)
 
-    def _quarantine_diverged_upstreams(self, snapshot: ClusterSnapshot) -> None:
+    def _quarantine_diverged_upstreams(self) -> None:
         result = self.result
         result.diverged = {
             upstream: why
             for outcome in result.outcomes
             for upstream, why in outcome.diverged.items()
         }
-        with snapshot.destination_client() as client:
-            owners.set_quarantine(client, result.diverged)
+        owners.set_quarantine(self.ledger.client, result.diverged)
 
 
 def _wait_until_visible(
-    snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], *, patient: bool
+    client: ClusterClient, ranges: Sequence[CopyRange], *, patient: bool
 ) -> list[RelayError]:
     """Wait until readers of committed records see all copies.
 
@@ -304,23 +306,19 @@ def _wait_until_visible(
         what still hides copies after a while, such as a hanging transaction of another program; an
             own one of another lane ends with its chunk.
     """
-    clock = snapshot.sides.clock
+    clock = client.clock
     deadline = clock.monotonic() + _VISIBLE_SECONDS
-    with snapshot.destination_client() as client:
 
-        def end_offsets(of: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
-            ask = partial(client.list_offsets, of, LATEST, isolation)
-            return client.retry(ask, patient=patient)
+    def end_offsets(of: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
+        return client.retry(partial(client.list_offsets, of, LATEST, isolation), patient=patient)
 
-        waiting = {copy_range.destination for copy_range in ranges}
-        ends = end_offsets(waiting, READ_UNCOMMITTED)
-        while waiting and clock.monotonic() < deadline:
-            stable = end_offsets(waiting, READ_COMMITTED)
-            waiting = {tp for tp in waiting if stable[tp] < ends[tp]}
-            if waiting:
-                clock.sleep(_VISIBLE_POLL_SECONDS)
-        ask = partial(hidden_copies.by_others, client, waiting, snapshot.name)
-        transactions = client.retry(ask, patient=patient)
-        return [
-            transaction.error(snapshot.destination, clock.now_ms()) for transaction in transactions
-        ]
+    waiting = {copy_range.destination for copy_range in ranges}
+    ends = end_offsets(waiting, READ_UNCOMMITTED)
+    while waiting and clock.monotonic() < deadline:
+        stable = end_offsets(waiting, READ_COMMITTED)
+        waiting = {tp for tp in waiting if stable[tp] < ends[tp]}
+        if waiting:
+            clock.sleep(_VISIBLE_POLL_SECONDS)
+    ask = partial(hidden_copies.by_others, client, waiting, client.mirror)
+    transactions = client.retry(ask, patient=patient)
+    return [transaction.error(client.cluster, clock.now_ms()) for transaction in transactions]

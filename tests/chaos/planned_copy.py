@@ -23,7 +23,7 @@ def planned_copy(name: str, mirror: Mirror, clock: Clock) -> tuple[CopyJob, list
     refused = at_destination(snapshot, topics.create)
     planned = [each for each in plan.ranges if each.source.topic_partition.topic not in refused]
     ranges = with_owners(name, "", planned, plan.sizes_bytes, snapshot.pinned_topics)
-    owners.claim(snapshot, ranges, options)
+    at_destination(snapshot, partial(owners.claim, ranges=ranges))
     job = CopyJob(
         mirror=name,
         run_id="task",

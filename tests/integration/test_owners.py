@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -34,6 +35,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.support import commands
 from tests.support.independent import Record, create, write
+from tests.support.planned_copy import at_destination
 from tests.support.sleeping_clock import Untiring
 
 CLOCK = SystemClock()
@@ -71,7 +73,7 @@ class Topic:
     def planned(self, scope: str = "") -> list[CopyRange]:
         snapshot = self.snapshot()
         ranges = with_owners(self.mirror_name, scope, run_plan.plan(snapshot).ranges, {})
-        owners.claim(snapshot, ranges)
+        at_destination(snapshot, partial(owners.claim, ranges=ranges))
         return ranges
 
     def copy(self, ranges: list[CopyRange], clock: SystemClock = CLOCK) -> list[Outcome]:

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import pyarrow as pa
@@ -117,7 +118,7 @@ def test_what_another_pinned_topic_partition_wrote_is_no_lost_checkpoint(pinned:
         planned = run_plan.plan(taken)
         at_destination(taken, topics.create)
         ranges = with_owners(taken.name, "", planned.ranges, {}, taken.pinned_topics)
-        owners.claim(taken, ranges, OPTIONS)
+        at_destination(taken, partial(owners.claim, ranges=ranges))
         outcomes = list(copy_ranges(pinned.job(taken), ranges))
         assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
         return list(planned.held)

@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -183,10 +182,8 @@ def claim(
     wanted: list[CopyRange], owned_by: Mapping[TopicPartition, str] | None = None
 ) -> dict[TopicPartition, RelayError]:
     snapshot: Any = SimpleNamespace(name="m", state=CheckpointSnapshot(owners=owned_by or {}))
-    snapshot.destination_client = partial(
-        destination_client, "m", ten_topics.DESTINATION, clock=Clock()
-    )
-    return owners.claim(snapshot, wanted, IMPATIENT)
+    with destination_client("m", ten_topics.DESTINATION, IMPATIENT, Clock()) as client:
+        return owners.claim(client, snapshot, wanted)
 
 
 def owned(copies: FakeCluster) -> set[bytes]:

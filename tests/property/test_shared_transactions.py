@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -112,8 +111,8 @@ class World:
         ]
         options = replace(OPTIONS, chunk_bytes=self._random.choice([700, 1_500, 6_000, 1 << 20]))
         snapshot: Any = SimpleNamespace(name="m", state=known)
-        snapshot.destination_client = partial(destination_client, "m", DESTINATION, clock=Clock())
-        owners.claim(snapshot, ranges, options)
+        with destination_client("m", DESTINATION, options, Clock()) as client:
+            owners.claim(client, snapshot, ranges)
         self.zombies.append((ranges, options))
         return list(copy_ranges(job(options), ranges, Clock())) if copies else []
 

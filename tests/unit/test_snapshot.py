@@ -6,7 +6,7 @@ import gc
 import pickle
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,20 +19,19 @@ from pydantic import TypeAdapter
 
 from relay_pipelines import json_codec
 from relay_pipelines.errors import (
-    DestinationError,
     DivergedUpstreamError,
     LogTruncatedError,
     WrongClusterError,
 )
 from relay_pipelines.garbage import only_new_garbage_collected
 from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.prepare import owners
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
-from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.run.result import RunResult
@@ -130,14 +129,14 @@ def test_what_a_run_notes_goes_to_the_cluster_that_it_has_read(what: str) -> Non
     snapshot = snapshot_of("m", "n", {"a": "a"}, [], at_destination=there)
     outcomes: list[Any] = [SimpleNamespace(diverged={"n": "other records"})]
     result = RunResult("m", run_id="run", topics={}, outcomes=outcomes)
-    nobody: Any = None
-    run = _Run(snapshot.sides, nobody, result, [], never, Sources())
-    note = {
-        "a doubt": partial(owners.note_doubts, snapshot, {memory.AT: 7}),
-        "a quarantine": partial(run._quarantine_diverged_upstreams, snapshot),
-    }[what]
-    with memory.served(destination=copies), pytest.raises(WrongClusterError):
-        note()
+    with snapshot.destination_client() as client:
+        run = _Run(snapshot.sides, LedgerReader(client), result, [], never, Sources())
+        notes: dict[str, Callable[[], None]] = {
+            "a doubt": partial(owners.note_doubts, client, snapshot, {memory.AT: 7}),
+            "a quarantine": run._quarantine_diverged_upstreams,
+        }
+        with memory.served(destination=copies), pytest.raises(WrongClusterError):
+            notes[what]()
     assert not copies.logs[checkpoint.TOPIC].entries
     assert not copies.ids
 
@@ -159,11 +158,10 @@ def test_a_doubt_is_of_what_the_run_has_committed_before(planned: int) -> None:
         plan = plan_of("m", "source", {"a": "a"}, [])
         checkpoints = known_then.get(planned, {})
         snapshot = with_checkpoints(plan.snapshot, checkpoints)
-        nobody: Any = None
         result = RunResult("m", run_id="run", topics={}, outcomes=[failed])
-        run = _Run(snapshot.sides, nobody, result, [], never, Sources())
-        run._note_doubts(replace(plan, snapshot=snapshot))
-        slower = with_checkpoints(snapshot, known_then[5])
-        owners.note_doubts(slower, {memory.AT: 5})
-        with ClusterClient(memory.DESTINATION, DestinationError) as client:
+        with snapshot.destination_client() as client:
+            run = _Run(snapshot.sides, LedgerReader(client), result, [], never, Sources())
+            run._note_doubts(replace(plan, snapshot=snapshot))
+            slower = with_checkpoints(snapshot, known_then[5])
+            owners.note_doubts(client, slower, {memory.AT: 5})
             assert read_state(client).of("m").doubted == {memory.AT}
