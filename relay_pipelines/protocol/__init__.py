@@ -11,7 +11,6 @@ admin                           topics and their configurations, ACLs
 groups, group_requests          consumer groups: what they have committed, and committing for them
 metadata, offset_requests       topics, leaders and offsets: what each look at a cluster asks
 config_requests                 the configurations of topics
-compact                         what newer request versions are made of
 fetch, reader                   the offsets of one topic-partition as spans of record batches
 producer                        batches under one transactional id
 batch, records                  record batches and the records inside

@@ -769,13 +769,11 @@ def _parsed(server: str) -> tuple[str, int]:
 
 
 def _ask_metadata(connection: Connection, topics: Sequence[str] | None) -> Metadata:
-    """Ask one broker; older ones than Kafka 3.0 in an older version."""
-    if connection.supports(metadata.API_KEY, metadata.VERSION):
-        body = metadata.encode(topics)
-        return metadata.decode(connection.exchange(metadata.API_KEY, metadata.VERSION, body))
+    """Ask one broker, in the newest version that it serves."""
     request = metadata.request(topics)
     version = _newest(connection, request, metadata.VERSION)
-    return metadata.of_answer(connection.call(request, version))
+    found: Metadata = connection.call(request, version, metadata.read)
+    return found
 
 
 def _newest(connection: Connection, request: Any, version: int) -> int:

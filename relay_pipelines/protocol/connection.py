@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -40,6 +40,10 @@ _SESSION_LEAST_SECONDS = 1.0
 _TICK_SECONDS = 0.25
 _SILENT_SECONDS = 10.0  # before a warning
 _LOG = logging.getLogger(__name__)
+
+
+def _decoded(response_class: Any, version: int, body: bytes) -> Any:
+    return response_class.decode(body, version=version)
 
 
 class _Awaited(NamedTuple):
@@ -214,8 +218,14 @@ class Connection:
             pass
         return answer
 
-    def call(self, request: Any, version: int) -> Any:
-        """Send a kafka-python request and return its decoded answer; no other answer may be due."""
+    def call(
+        self, request: Any, version: int, read: Callable[[Any, int, bytes], Any] = _decoded
+    ) -> Any:
+        """Send a kafka-python request and return its answer; no other answer may be due.
+
+        Args:
+            read: of the class of the answer, its version, and its bytes; by default it is decoded.
+        """
         self._require(request.API_KEY, version)
         self._keep_session()
         self._correlation_id += 1
@@ -233,7 +243,7 @@ class Connection:
             response_class.flexible_version_q(version)
             and request.API_KEY != ApiVersionsRequest.API_KEY
         )
-        return response_class.decode(bytes(body[1:] if flexible else body), version=version)
+        return read(response_class, version, bytes(body[1:] if flexible else body))
 
     def is_stale(self) -> bool:
         """Whether the broker has closed it, or sent what nobody asked for; no answer may be due."""

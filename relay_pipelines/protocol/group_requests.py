@@ -1,30 +1,24 @@
-"""OffsetFetch of many groups and OffsetCommit, as fixed structs.
-
-A look at a thousand groups reads 50,000 commits. OffsetFetch v8 (Kafka 3.0) asks about many groups
-at once; OffsetCommit has one group a request in every version.
-"""
+"""OffsetFetch of many groups, and OffsetCommit, which has one group a request in every version."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.protocol import compact
 from relay_pipelines.protocol.fetch import encode_string
 from relay_pipelines.protocol.offset_requests import answers
 
 FETCH, COMMIT = (9, 8), (8, 7)
 """Api key and version."""
-_ALL_TOPICS = b"\0"
-_STABLE = b"\1"
+_NO_TAGS = b"\0"
 _NOBODY = struct.Struct(">i").pack(-1) + encode_string("") + struct.pack(">h", -1)
 _NO_EPOCH = -1  # an epoch of the other log means nothing here
 _COUNT = struct.Struct(">i")
-_SIZE = struct.Struct(">h")
-_THROTTLE_BYTES = 4
 # partition, offset, leader epoch
 _COMMITTED = struct.Struct(">iqi")
 # partition, error
@@ -52,39 +46,36 @@ class GroupCommits(NamedTuple):
     topic: str = ""
 
 
+def fetch_request(groups: Sequence[str]) -> OffsetFetchRequest:
+    """Return a request for all commits of these groups."""
+    asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=g, topics=None) for g in groups]
+    return OffsetFetchRequest(groups=asked, require_stable=True)
+
+
 def encode_fetch(groups: Sequence[str]) -> bytes:
-    """Return a request for all commits of these groups; with the tags of its header."""
-    parts = [compact.NO_TAGS, compact.size(len(groups) + 1)]
-    for group in groups:
-        name = group.encode()
-        parts += (compact.size(len(name) + 1), name, _ALL_TOPICS, compact.NO_TAGS)
-    return b"".join((*parts, _STABLE, compact.NO_TAGS))
+    """Return `fetch_request` in the version of `FETCH`, with the tags of its header."""
+    return _NO_TAGS + bytes(fetch_request(groups).encode(version=FETCH[1]))
 
 
 def decode_fetch(data: bytes) -> Iterator[GroupCommits]:
     """Read the answer to `encode_fetch`, with the tags of its header."""
-    count, at = compact.unsigned(data, compact.after_tags(data, 0) + _THROTTLE_BYTES)
-    for _ in range(count - 1):
-        group, at = compact.string(data, at)
-        commits: dict[TopicPartition, CommittedOffset] = {}
-        error_code, of_topic = 0, ""
-        topics, at = compact.unsigned(data, at)
-        for _ in range(topics - 1):
-            topic, at = compact.string(data, at)
-            partitions, at = compact.unsigned(data, at)
-            for _ in range(partitions - 1):
-                partition, offset, _ = _COMMITTED.unpack_from(data, at)
-                metadata, at = compact.string(data, at + _COMMITTED.size)
-                (error,) = _SIZE.unpack_from(data, at)
-                at = compact.after_tags(data, at + _SIZE.size)
-                if error:
-                    error_code, of_topic = error, topic
-                elif offset >= 0:
-                    commits[TopicPartition(topic, partition)] = CommittedOffset(offset, metadata)
-            at = compact.after_tags(data, at)
-        (error,) = _SIZE.unpack_from(data, at)
-        at = compact.after_tags(data, at + _SIZE.size)
-        yield GroupCommits(group, commits, error or error_code, "" if error else of_topic)
+    body = data[len(_NO_TAGS) :]  # none so far
+    for group in OffsetFetchResponse.decode(body, version=FETCH[1]).groups:
+        yield group_commits(group.group_id, group.topics, group.error_code)
+
+
+def group_commits(group: str, topics: Iterable[Any], error_code: int) -> GroupCommits:
+    """Return what kafka-python has read of a group."""
+    commits: dict[TopicPartition, CommittedOffset] = {}
+    of_topic = ""
+    for topic in topics:
+        for each in topic.partitions:
+            if each.error_code and not error_code:
+                error_code, of_topic = each.error_code, topic.name
+            elif each.committed_offset >= 0:
+                tp = TopicPartition(topic.name, each.partition_index)
+                commits[tp] = CommittedOffset(each.committed_offset, each.metadata or "")
+    return GroupCommits(group, commits, error_code, of_topic)
 
 
 def encode_commit(group: str, commits: Mapping[TopicPartition, CommittedOffset]) -> bytes:

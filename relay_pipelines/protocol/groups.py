@@ -241,15 +241,7 @@ def _fetched_alone(client: ClusterClient, broker: int, group: str) -> GroupCommi
     answer = client.call(
         broker, OffsetFetchRequest(group_id=group, topics=None, require_stable=True), 7
     )
-    commits: Commits = {}
-    for topic in answer.topics:
-        for each in topic.partitions:
-            if each.error_code:
-                return GroupCommits(group, {}, each.error_code, topic.name)
-            if each.committed_offset >= 0:
-                tp = TopicPartition(topic.name, each.partition_index)
-                commits[tp] = CommittedOffset(each.committed_offset, each.metadata or "")
-    return GroupCommits(group, commits, answer.error_code)
+    return group_requests.group_commits(group, answer.topics, answer.error_code)
 
 
 def _committed(

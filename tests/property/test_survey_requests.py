@@ -87,56 +87,26 @@ def test_epoch_ends(topics: Topics, data: st.DataObject) -> None:
     assert found == [(at, code, end) for at, (code, end, _) in said.items()]
 
 
-@given(st.one_of(st.none(), st.lists(TEXT, max_size=5)))
-def test_metadata_asks(topics: list[str] | None) -> None:
-    expected = bytes(metadata.request(topics).encode(version=metadata.VERSION))
-    assert metadata.encode(topics) == b"\0" + expected  # with the tags of its header
-
-
-@given(st.data())
-def test_metadata_reads(data: st.DataObject) -> None:
-    """Also more brokers than one byte counts, null names and topics without an id."""
-    upstreams = st.integers(0, 200).map(range).map(list)
-
-    def partition(number: int) -> Fields:
-        leader = {"leader_id": data.draw(INT32), "leader_epoch": data.draw(INT32)}
-        kinds = ("replica_nodes", "isr_nodes", "offline_replicas")
-        replicas = {kind: data.draw(upstreams) for kind in kinds}
-        return {"error_code": 0, "partition_index": number} | leader | replicas
-
-    topics = [
-        {
-            "error_code": data.draw(INT16),
-            "name": name,
-            "topic_id": data.draw(st.one_of(st.none(), st.uuids(version=4))),
-            "is_internal": data.draw(st.booleans()),
-            "partitions": list(map(partition, data.draw(PARTITIONS))),
-        }
-        for name in data.draw(st.lists(TEXT, max_size=3, unique=True))
-    ]
-    brokers = [
-        {"node_id": number, "host": data.draw(TEXT), "port": 9092, "rack": data.draw(RACKS)}
-        for number in range(data.draw(st.integers(0, 150)))
-    ]
-    fields: Fields = {"throttle_time_ms": 1, "brokers": brokers, "topics": topics}
-    fields |= {"cluster_id": data.draw(RACKS), "controller_id": data.draw(INT32)}
-    written = body(MetadataResponse, metadata.VERSION, **fields)
-    read = MetadataResponse.decode(written, version=metadata.VERSION)
-    assert metadata.decode(memoryview(b"\0" + written)) == metadata.of_answer(read)
-
-
 RACKS = st.none() | TEXT
 
 
-def test_metadata_of_newer_brokers() -> None:
-    """Tagged fields are skipped; ids are compared as text with those in checkpoints."""
-    written = body(MetadataResponse, 12, topics=[], brokers=[], cluster_id="")
-    assert metadata.decode(memoryview(b"\x01\x05\x03abc" + written)).topics == {}
+def test_metadata() -> None:
+    """Ids are compared as text with those in checkpoints; an answer read again is nobody else's."""
     known = uuid.UUID("0123abcd-4567-89ab-cdef-0123456789ab")
-    topics = [{"error_code": 0, "name": "a", "topic_id": known, "partitions": []}]
+    topics = [
+        {"error_code": code, "name": name, "topic_id": topic_id, "partitions": []}
+        for code, name, topic_id in ((0, "a", known), (3, "b", uuid.UUID(int=0)))
+    ]
     fields = {"brokers": [], "cluster_id": "c", "topics": topics}
     written = body(MetadataResponse, metadata.VERSION, **fields)
-    assert metadata.decode(memoryview(b"\0" + written)).topics["a"].topic_id == str(known)
+    first, second = (metadata.read(MetadataResponse, metadata.VERSION, written) for _ in range(2))
+    assert {name: topic.topic_id for name, topic in first.topics.items()} == {
+        "a": str(known),
+        "b": "",
+    }
+    assert first == second
+    first.topics.clear()
+    assert second.topics
 
 
 CONFIGS = st.lists(

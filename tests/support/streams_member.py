@@ -6,13 +6,12 @@ from contextlib import contextmanager
 
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster
-from relay_pipelines.protocol import compact
 from relay_pipelines.protocol.client import ClusterClient
 
 _HEARTBEAT = (88, 0)
 _MEMBER = "1-member"
 _JOINS, _LEAVES = 0, -1
-_NULL, _EMPTY, _NO_STRUCT = b"\0", b"\1", b"\xff"
+_NULL, _EMPTY, _NO_STRUCT, _NO_TAGS = b"\0", b"\1", b"\xff", b"\0"
 _REBALANCE_MS = 60_000
 _ERROR_AT = 5  # after the tags of the header and the throttle time
 
@@ -22,10 +21,10 @@ def streams_member(cluster: Cluster, group: str, topic: str) -> Iterator[None]:
     """Be the member of an application that reads a topic, until the block ends."""
     topology = b"".join(
         (
-            *(b"\1", struct.pack(">i", 0), compact.size(2)),
-            *(_string("0"), compact.size(2), _string(topic)),
+            *(b"\1", struct.pack(">i", 0), _size(2)),
+            *(_string("0"), _size(2), _string(topic)),
             *(_EMPTY,) * 5,  # no regular expressions, changelogs, repartition topics
-            *(compact.NO_TAGS,) * 2,
+            *(_NO_TAGS,) * 2,
         )
     )
     joins = _REBALANCE_MS, topology, _EMPTY * 3 + _string("process")
@@ -44,10 +43,10 @@ def _heartbeat(
     """Send what a member sends; `tasks` ends with the name of its process."""
     body = b"".join(
         (
-            *(compact.NO_TAGS, _string(group), _string(_MEMBER), struct.pack(">ii", epoch, 0)),
+            *(_NO_TAGS, _string(group), _string(_MEMBER), struct.pack(">ii", epoch, 0)),
             *(_NULL, _NULL, struct.pack(">i", rebalance_ms), topology, tasks),
             # no endpoint, tags of the client, offsets of tasks; no shutdown
-            *(_NO_STRUCT, _EMPTY, _NULL, _NULL, b"\0", compact.NO_TAGS),
+            *(_NO_STRUCT, _EMPTY, _NULL, _NULL, b"\0", _NO_TAGS),
         )
     )
 
@@ -65,4 +64,10 @@ def _heartbeat(
 
 
 def _string(text: str) -> bytes:
-    return compact.size(len(text.encode()) + 1) + text.encode()
+    return _size(len(text.encode()) + 1) + text.encode()
+
+
+def _size(value: int) -> bytes:
+    """An unsigned varint, of one byte."""
+    assert value <= 0x7F
+    return bytes([value])
