@@ -46,6 +46,7 @@ from relay_pipelines.compare.pairs import (
 )
 from relay_pipelines.compare.request import Align
 from relay_pipelines.copy.throttle import Throttle
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.records import tail_of
@@ -84,13 +85,20 @@ def rows(
     """Yield the records of a log as rows.
 
     Raises:
-        RelayError: the cluster does not answer, or refuses; or retention deletes what is read.
+        RelayError: the cluster does not answer, or refuses; or retention deletes what is read; or
+            the times of the destination choose other records than those of the source.
     """
     by_key, partition = pair.align is Align.KEY, log.topic_partition.partition
     with closing(fetches(clients[side], log.range, throttle)) as lists:
         records = Side(lists)
         while records.fill():
             flag = _APPEND_TIME if records.is_append_time else 0
+            if flag and side and (pair.from_ms, pair.until_ms) != (None, None):
+                raise RelayError(
+                    f"the destination has set the times of {log.topic_partition}, which choose"
+                    " other records than those of the source",
+                    remedy="leave out --from and --until",
+                )
             for record, content in zip(records.records, records.contents, strict=True):
                 if pair.has(record.timestamp):
                     place = _PLACE.pack(side, partition, record.offset)
@@ -148,15 +156,17 @@ class KeysFound:
 
     Args:
         found: all but what is missing at the destination, as far as its offsets are kept.
-        last: the last offset of each source partition that is the same at the destination.
-        missing: partition and offset of source records that are not at the destination.
+        last: the last offset of each source partition that is the same in each partition of the
+            destination: each of these may be behind.
+        missing: partition and offset of source records that are not at the destination, and the
+            partition there that has their key; -1 if none has.
         without_key: those of records of each side without any of their key on the other one, which
             a cleaner may have removed for one that came after the comparison began.
     """
 
     found: Found
-    last: dict[int, int] = field(default_factory=dict)
-    missing: list[tuple[int, int]] = field(default_factory=list)
+    last: dict[int, dict[int, int]] = field(default_factory=dict)
+    missing: list[tuple[int, int, int]] = field(default_factory=list)
     without_key: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(
         default_factory=lambda: ([], [])
     )
@@ -244,8 +254,8 @@ class ByKey:
         self._take_extra(found.extra, source, destination, firsts[1], fields)
 
     def _matched(self, one: Row, other: Row) -> None:
-        last = self.result.last
-        last[one.partition] = max(one.offset, last.get(one.partition, -1))
+        last = self.result.last.setdefault(one.partition, {})
+        last[other.partition] = max(one.offset, last.get(other.partition, -1))
         if len(self._pair.sources) == 1:
             self._found.map(one.offset, other.offset, 1)
 
@@ -253,6 +263,7 @@ class ByKey:
         self, missing: list[int], source: list[Row], destination: list[Row], first: int | None
     ) -> None:
         ends = not destination and source and source[-1].value is None
+        there = destination[-1].partition if destination else -1
         for index in missing:
             is_before = first is None or index < first
             if self._pair.compacts[1] and (ends or (first is not None and index < first)):
@@ -262,7 +273,7 @@ class ByKey:
             elif not destination and self._may_be_cleaned(source[index]):
                 continue
             elif len(self.result.missing) < _MOST_MISSING:
-                self.result.missing.append((source[index].partition, source[index].offset))
+                self.result.missing.append((source[index].partition, source[index].offset, there))
             else:
                 self._found.bounded = True
                 self._found.note(MISSING, self._place(source[index]), None)
@@ -309,11 +320,14 @@ def merged(parts: Sequence[KeysFound], has_grown: tuple[bool, bool] = (False, Fa
         has_grown: whether source and destination have more since the comparison began.
     """
     found = parts[0].found
-    last = dict(parts[0].last)
-    for part in parts[1:]:
-        _add(found, part.found)
-        for partition, offset in part.last.items():
-            last[partition] = max(offset, last.get(partition, -1))
+    last: dict[int, dict[int, int]] = {}
+    for part in parts:
+        if part.found is not found:
+            _add(found, part.found)
+        for partition, reached in part.last.items():
+            of_source = last.setdefault(partition, {})
+            for to, last_there in reached.items():
+                of_source[to] = max(last_there, of_source.get(to, -1))
     missing = [place for part in parts for place in part.missing]
     here, there = (sorted(each for part in parts for each in part.without_key[s]) for s in (0, 1))
     if there and has_grown[0]:
@@ -325,11 +339,13 @@ def merged(parts: Sequence[KeysFound], has_grown: tuple[bool, bool] = (False, Fa
     if here and has_grown[1]:
         found.not_compared[CLEANED_MEANWHILE] += len(here)
     else:
-        missing += here
+        missing += [(*place, -1) for place in here]
     is_behind = not found.numbers[EXTRA]
     topic = found.pair.sources[0].topic_partition.topic
-    for partition, offset in sorted(missing):
-        if is_behind and offset > last.get(partition, -1):
+    for partition, offset, to in sorted(missing):
+        reached = last.get(partition, {})
+        # a key that is nowhere may be on its way to the one that is behind the most
+        if is_behind and offset > reached.get(to, min(reached.values(), default=-1)):
             found.not_compared[BEYOND_THE_END] += 1
         else:
             found.note(MISSING, (TopicPartition(topic, partition), offset), None)

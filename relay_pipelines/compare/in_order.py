@@ -466,20 +466,28 @@ class InOrder:
             self._note_changed(self._changed.popleft())
         found, extra = self.found, self._extra.offsets
         originals = seen(self._from, extra) if extra else {}
-        last_extra = -1
+        start, end, last_extra = self._from.range.start, self._from.range.end, -1
         for content, offsets in extra.items():
             original = originals.get(content)
             if original is None:
                 last_extra = max(last_extra, *offsets)
-                for offset in offsets:
+            for offset in offsets:
+                if original is None:
                     self._note_alone(EXTRA, offset)
-            elif self._from.range.start <= original < self._from.range.end:
-                for offset in offsets:
+                elif start <= original < end or self._is_between(offset):
                     found.note(DUPLICATED, (self._at, original), (self._there, offset))
-            else:
-                found.outside += len(offsets)
+                else:
+                    found.outside += 1
         self._judge_missing(seen, is_behind=last_extra <= self._last_destination)
         return found
+
+    def _is_between(self, there: int) -> bool:
+        """Whether a destination offset is between those of records that both sides have.
+
+        Without their times, nobody knows which records of one content these are.
+        """
+        runs, are_timed = self.found.runs, TIMESTAMP in self.fields
+        return are_timed and bool(runs) and runs[0][1] < there < self._last_destination
 
     def _judge_missing(self, seen: Seen, *, is_behind: bool) -> None:
         """Name what the destination does not have.
@@ -521,7 +529,7 @@ class InOrder:
         if not self._from.range.start <= commit.source <= self._from.range.end:
             return replace(judged, unknown="what it has read is outside of what was compared")
         expected = self._places.get(commit.source, self._last_destination + 1)
-        if not expected or len(self._moves) >= _MOST_WAITING:
+        if self._last_destination < 0 or len(self._moves) >= _MOST_WAITING:
             return replace(judged, unknown="too little is the same on both sides")
         there, here = commit.destination, commit.source
         skips = count(expected, there) if there > expected else 0

@@ -62,12 +62,11 @@ def parse_rename(label: str, text: str) -> tuple[str, str]:
     Raises:
         ConfigError: it is no rule.
     """
+    # pydantic is slow to import
+    from relay_pipelines.settings.topics import rule_problems
+
     match, equals, to = text.partition("=")
-    try:
-        re.compile(match)
-    except re.error:
-        equals = ""
-    if not equals or not to:
+    if not equals or any(rule_problems({"match": match, "to": to})):
         raise ConfigError(
             f"{label}: {text!r} is no rule for names",
             remedy=r"write PATTERN=NAME, such as '(.*)=eu.\1'",

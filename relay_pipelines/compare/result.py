@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -111,31 +110,6 @@ class Compared:
     def add(self, results: Sequence[Found]) -> None:
         """Take the results of a task."""
         self.found += results
-
-    @property
-    def by_topic(self) -> dict[str, Compared]:
-        """The same for each source topic."""
-        names = {pair.topic for pair in self.pairs} | {
-            each.where.rpartition("-")[0] or each.where for each in self.unpaired
-        }
-        return {name: self.of(name) for name in sorted(names)}
-
-    def of(self, topic: str) -> Compared:
-        """Return what concerns one source topic."""
-
-        def is_of(where: str) -> bool:
-            return (
-                where == topic or re.fullmatch(re.escape(topic) + r"-\d+(: .*)?", where) is not None
-            )
-
-        return replace(
-            self,
-            pairs=[pair for pair in self.pairs if pair.topic == topic],
-            unpaired=[each for each in self.unpaired if is_of(each.where)],
-            rules=[each for each in self.rules if is_of(each.where)],
-            hidden={where: number for where, number in self.hidden.items() if is_of(where)},
-            found=[each for each in self.found if each.pair.topic == topic],
-        )
 
     @property
     def findings(self) -> list[Finding]:

@@ -199,12 +199,13 @@ def _rules(entries: list[object]) -> tuple[RenameRule, ...]:
     refuse(
         ((index, key), why)
         for index, entry in enumerate(entries)
-        for key, why in _rule_problems(entry)
+        for key, why in rule_problems(entry)
     )
     return tuple(RenameRule(**entry) for entry in entries if isinstance(entry, dict))
 
 
-def _rule_problems(entry: object) -> Iterator[tuple[str, str]]:
+def rule_problems(entry: object) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a rule for names: the key, and why."""
     if (
         not isinstance(entry, dict)
         or set(entry) != {"match", "to"}

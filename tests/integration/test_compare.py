@@ -199,6 +199,22 @@ def test_other_partitions(sides: Clusters, name: str) -> None:
     assert two.only(align=Align.SET) == (expected, {})
 
 
+def test_other_partitions_that_are_behind(sides: Clusters) -> None:
+    """One of the destination, or what a transaction hides there: what goes to it may come."""
+    two, more = Two(sides, 2, 3), numbered(14, 40)
+    for partition in (0, 1):
+        some = [each for each in [*RECORDS, *more] if _number(each) % 2 == partition]
+        two.write(0, some, to=partition)
+    late = [each for each in more if _number(each) % 3 == 1]
+    _spread(two, [*RECORDS, *(each for each in more if each not in late)], 3)
+    assert two.only() == ({}, {BEYOND_THE_END: 4})
+    sender = opened(sides[1], TopicPartition(two.topic, 1), late)
+    assert two.only() == ({}, {BEYOND_THE_END: 4})
+    sender.commit_transaction(30)
+    independent.settled_end(sides[1], TopicPartition(two.topic, 1))
+    assert two.only() == ({}, {})
+
+
 COMPACTED = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**12)}
 LAST = RECORDS[-7:]  # of each key the newest
 
@@ -263,6 +279,10 @@ def test_a_part_of_a_topic(sides: Clusters) -> None:
     assert two.only(start=Place(at_ms=first + 10), until=Place(at_ms=first + 30)) == ({}, {})
     (found,) = two.compare(partition=0, start=Place(offset=10), until=Place(offset=30)).found
     assert found.same == 20
+    again = Two(sides)  # within the part, once more what is before it
+    again.write(0, RECORDS)
+    again.write(1, [*RECORDS[:30], *RECORDS[3:8], *RECORDS[30:]])
+    assert again.only(partition=0, start=Place(offset=20)) == ({"duplicated": 5}, {})
     odd = Two(sides)  # its times do not ascend, so that they lead elsewhere
     odd.write(0, RECORDS)
     odd.write(1, numbered(5, 90), RECORDS)
@@ -427,6 +447,20 @@ def test_a_group_without_a_part_in_what_is_compared(sides: Clusters) -> None:
         two.compare(partition=0, **asked)
 
 
+def test_groups_that_have_read_nothing(sides: Clusters) -> None:
+    """The first offset is one like any other; where nothing is the same, nobody knows."""
+    two = Two(sides)
+    at = TopicPartition(two.topic, 0)
+    for side in (0, 1):
+        two.write(side, RECORDS)
+    for group, there in (("exact", 0), ("skips", 5)):
+        commit(sides[0], f"{two.topic}-{group}", at, 0)
+        commit(sides[1], f"{two.topic}-{group}", at, there)
+    (found,) = two.compare(groups=f"{two.topic}-.*").found
+    said = {each.commit.group.rpartition("-")[2]: each.verdict for each in found.judged}
+    assert said == {"exact": "exact", "skips": "skips 5"}
+
+
 @pytest.mark.parametrize("align", [Align.KEY, Align.SET])
 def test_a_group_where_partitions_are_not_kept(sides: Clusters, align: Align) -> None:
     """It is not judged, and not passed."""
@@ -506,3 +540,6 @@ def test_times_that_the_destination_sets(sides: Clusters) -> None:
     for found in two.compare().found:
         assert (found.same, found.untimed) == (40, 40)
         assert (found.numbers, found.not_compared) == ({"duplicated": 4}, {})
+    part = two.compare(align=Align.KEY, start=Place(at_ms=1_700_000_000_020))
+    assert (part.exit_code, part.found[0].numbers) == (1, {})
+    assert "the destination has set the times" in part.found[0].error
