@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -309,7 +309,7 @@ def _wait_until_visible(
     clock = client.clock
     deadline = clock.monotonic() + _VISIBLE_SECONDS
 
-    def end_offsets(of: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
+    def end_offsets(of: Collection[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
         return client.retry(partial(client.list_offsets, of, LATEST, isolation), patient=patient)
 
     waiting = {copy_range.destination for copy_range in ranges}
