@@ -71,7 +71,7 @@ OLDEST := $(VENV)/oldest
 versions: setup  ## Run the tests of `make test` with the oldest dependencies; test the copy with Kafka 2.4.1 and 3.9.1 as source and as destination.
 	$(BIN)/uv pip compile --quiet --no-deps --resolution lowest-direct --extra expectations --extra postgres pyproject.toml --output-file $(OLDEST).txt
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
-	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --requirements $(OLDEST).txt --group dev --editable .
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(OLDEST)/bin/python --requirements $(OLDEST).txt --group dev --editable .
 	$(OLDEST)/bin/python -m pytest -m "quick and not long" --deselect tests/unit/test_house_rules.py
 	for side in source destination; do \
 	  $(BIN)/python -m pytest --$$side-kafka 3.9.1 $(COPY_TESTS) && \

@@ -11,7 +11,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import Consumer, ShareConsumer
+from confluent_kafka import Consumer
 
 import relay_pipelines as relay
 from relay_pipelines.errors import RelayError, SourceError
@@ -392,7 +392,8 @@ def test_a_share_group_is_not_moved(moved: Moved) -> None:
     """It has no offset of this kind: it is reported, and others are moved."""
     mirror, shared = moved.mirror, f"shared-{moved.group}"
     moved.commit(mirror.source, 9)
-    with ShareConsumer(independent.client(mirror.source, group_id=shared)) as member:
+    client = independent.client(mirror.source, group_id=shared)
+    with confluent_kafka.ShareConsumer(client) as member:
         member.subscribe([mirror.topic])
 
         def reads() -> bool:
