@@ -9,10 +9,10 @@ from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import checks
 from relay_pipelines.model import RecordPolicy
-from relay_pipelines.orchestration import event_store, naming, turns, window_log
-from relay_pipelines.orchestration.event_store import Batch
+from relay_pipelines.orchestration import naming, tables, turns, window_log
 from relay_pipelines.orchestration.lane import Lane, ops
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import final_failure, forbid_retries
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -150,7 +150,7 @@ def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
     return copy
 
 
-def _output(event: event_store.Event) -> Event:
+def _output(event: tables.Event) -> Event:
     """Return an event of a window as an op of assets yields it: what is downstream waits for it."""
     if isinstance(event, dg.AssetMaterialization):
         return dg.MaterializeResult(asset_key=event.asset_key, metadata=event.metadata)

@@ -8,11 +8,11 @@ from dagster import DagsterRunStatus
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming, turns
-from relay_pipelines.orchestration.event_store import Batch
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.orchestration.stopping import Session, Stop
+from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.output.formatting import format_time, seconds

@@ -7,10 +7,8 @@ A lane is a group of topics whose windows are cut together and copied in one run
     job_builder     builds jobs of one op, and the configuration of what they are asked for
     check_builder   builds checks, and the event that says what one has found
     topic_catalog   topics seen so far, so that loading the definitions makes no network calls
-    event_store     stores the events of a window together
-    event_deletion  deletes what Dagster keeps of old windows
+    tables          what is written to Dagster's tables, and deleted there, because its way is slow
     window_log      frozen windows in the event log, which runs write and read
-    code_server     keeps it from growing with each tick of a sensor
 
 A run that copies:
 

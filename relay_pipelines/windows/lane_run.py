@@ -14,9 +14,9 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups
 from relay_pipelines.orchestration import naming, turns, window_log
-from relay_pipelines.orchestration.event_store import Batch, Event
 from relay_pipelines.orchestration.lane import Lane, homes
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
+from relay_pipelines.orchestration.tables import Batch, Event
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits

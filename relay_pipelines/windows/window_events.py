@@ -19,8 +19,8 @@ from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import OffsetRange, Skipped
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.check_builder import CheckResult, check_spec
-from relay_pipelines.orchestration.event_store import Event
 from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.tables import Event
 from relay_pipelines.output.formatting import count, plural, seconds, size
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
 

@@ -17,7 +17,7 @@ from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.orchestration import event_store, naming, window_log
+from relay_pipelines.orchestration import naming, tables, window_log
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.run import other_writers
 from relay_pipelines.windows import lane_run
@@ -224,8 +224,8 @@ DEATHS = [
     (lane_run, "copy_round"),  # it is stored
     (lane_run, "count_window"),  # it is copied
     (window_log, "_event"),  # it is counted
-    (event_store, "add_key"),  # its plan is in Dagster
-    (event_store, "_store_evaluation"),  # and some events of its topics
+    (tables, "add_key"),  # its plan is in Dagster
+    (tables, "_store_evaluation"),  # and some events of its topics
     (OpenWindowStore, "clear"),  # and all of them
 ]
 """What a run does next when it dies."""
