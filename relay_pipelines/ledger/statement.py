@@ -27,6 +27,7 @@ from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.state_table import read_move
 from relay_pipelines.ledger.verified import made_of_ledger
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
+from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
 
 _KIND = "statement of relay_pipelines"
@@ -86,8 +87,11 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
         attested = {tp: totals[tp] for tp in sorted(ledger.chains)}
         entries = sum(total["entries"] for total in attested.values())
         if not entries:
-            of = "this mirror" if topic is None else f"topic {topic!r}"
-            raise ConfigError(f"the ledger has no entries of {of}", remedy="see `relay ledger`")
+            of, remedy = "this mirror", "see `relay ledger`"
+            if topic is not None:
+                known = {tp.topic for tp in ledger.checkpoints}
+                of, remedy = f"topic {topic!r}", nearest(topic, known, "topics", remedy)
+            raise ConfigError(f"the ledger has no entries of {of}", remedy=remedy)
         header = Header(
             relay_pipelines=importlib.metadata.version("relay_pipelines"),
             mirror=sides.name,

@@ -32,7 +32,7 @@ from relay_pipelines.schemas.verdict import total
 from relay_pipelines.schemas.verify import verify as verify_schemas
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.snapshot.read_clusters import take_snapshot
+from relay_pipelines.snapshot.read_clusters import not_mirrored, take_snapshot
 
 _SHOWN = 5
 _LEAST_SECONDS = 1.0
@@ -149,10 +149,11 @@ def snapshot_of(
         belongs=(lambda topic: topic in chosen) if chosen else (lambda _: True),
         patient=patient,
     )
-    missing = chosen - {position.topic_partition.topic for position in snapshot.positions}
-    if missing or not snapshot.positions:
+    if missing := chosen - {position.topic_partition.topic for position in snapshot.positions}:
+        raise not_mirrored(min(missing), snapshot.selected.decisions)
+    if not snapshot.positions:
         raise ConfigError(
-            f"{sides.name} copies no topic" + (f" {min(missing)!r}" if missing else ""),
+            f"{sides.name} copies no topic",
             remedy="`relay plan --why` says which topics it copies",
         )
     return snapshot

@@ -273,13 +273,8 @@ def _at_one_upstream(
     sides: Sides, request: ReplayRequest, quarantined: Mapping[str, str]
 ) -> tuple[Mirror, list[Finding]]:
     """Return the mirror that a replay from the source is, and whether its topic is another one."""
-    mirror = sides.mirror
-    if not selects(mirror, request.topic):
-        raise ConfigError(
-            f"the mirror {sides.name!r} does not copy a topic {request.topic!r}",
-            remedy="see `relay plan --why` for every topic and why",
-        )
-    own = as_mirror(mirror, request, request.topic)
+    of_mirror = _snapshot(sides, request.topic)
+    own = as_mirror(sides.mirror, request, request.topic)
     if request.window:
         upstream = (
             replay_ranges.upstream_of_window(sides, request) if len(own.upstreams) > 1 else ""
@@ -287,7 +282,6 @@ def _at_one_upstream(
         return reading(own, quarantined, upstream), []
     reading(own, quarantined)  # there is one
     # the upstream that a run of the mirror would read: it holds what the mirror has copied
-    of_mirror = _snapshot(sides, request.topic)
     own = reading(own, quarantined, of_mirror.upstream.name)
     if not any(position.recreated for position in of_mirror.positions):
         return own, []

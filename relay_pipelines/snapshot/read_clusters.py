@@ -372,7 +372,7 @@ class _Reading:
         selected = [decision.topic for decision in self.decisions if decision.included]
         names = list(filter(self.wanted.belongs, selected))
         if only_topic and not names:
-            raise _not_mirrored(only_topic, self.decisions)
+            raise not_mirrored(only_topic, self.decisions)
         self.all_targets = targets(selected, mirror.topics.rename)
         self.topics = {
             name: Topic(self.all_targets[name], self.at_source.topics[name], sources.fix(policy))
@@ -531,7 +531,12 @@ class _Reading:
         return replace(found, sizes_bytes=sizes_on_disk(self.source, list(wanted)))
 
 
-def _not_mirrored(topic: str, decisions: Iterable[TopicDecision]) -> ConfigError:
+def not_mirrored(topic: str, decisions: Iterable[TopicDecision]) -> ConfigError:
+    """Return the error of whoever asks for a topic that a mirror does not copy.
+
+    Args:
+        decisions: on every topic of the source.
+    """
     known = {decision.topic: decision for decision in decisions}
     remedy = "see `relay plan --why` for every topic and why"
     if decision := known.get(topic):
