@@ -307,14 +307,23 @@ def test_what_is_wrong_is_refused(copied: Copied, tmp_path: Path) -> None:
     assert re.match(rf"error: {re.escape(str(path))}(:\d+)?: ", done.stderr)
     assert "mirrors.m.topic: unknown key; did you mean 'topics'?" in done.stderr
     assert "Traceback" not in done.stderr
-    line = "plain: topic '{}' is not mirrored: the source has no such topic; {}"
+    line = "topic '{}' is not mirrored: the source has no such topic; {}"
     for topic, remedy in (
         ("none", "see `relay plan --why` for every topic and why"),
         (f"{copied.plain}s", f"did you mean '{copied.plain}'?"),
     ):
-        done = relay_here(copied.config, "run", "-m", "plain", "--topic", topic)
-        assert done.returncode == 2
-        assert error_line(done) == line.format(topic, remedy)
+        for command in (
+            ("run", "--topic", topic),
+            ("move", "plan", "--topic", topic),
+            ("replay", topic, "--to", "elsewhere", "--offsets", "0:1"),
+        ):
+            done = relay_here(copied.config, *command, "-m", "plain")
+            assert done.returncode == 2, command
+            assert error_line(done).endswith(line.format(topic, remedy)), command
+    done = relay_here(copied.config, "attest", "-m", "plain", "--topic", f"{copied.plain}s")
+    assert error_line(done) == (
+        f"the ledger has no entries of topic '{copied.plain}s'; did you mean '{copied.plain}'?"
+    )
     loop = {"loop": mirror(copied.source, copied.source, copied.plain)}
     done = relay_here(configured(tmp_path, loop), "run")
     assert done.returncode == 2

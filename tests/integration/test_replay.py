@@ -387,7 +387,7 @@ class TestRefusals:
             ({"offsets": (20, 101)}, r"has no offsets up to 101: ends at 100"),
             ({"offsets": (20, 101)} | copies, r"no copies of the offsets \[100, "),
             ({"offsets": (100, None)}, r"there are no records in the range"),
-            ({"topic": "nothing"}, r"does not copy a topic 'nothing'"),
+            ({"topic": "nothing"}, r"topic 'nothing' is not mirrored"),
             ({"topic": "nothing"} | copies, r"no entries of the source topic"),
             ({"partition": 7}, r"has no partition 7; it has 1 partitions"),
             ({"window": "w"}, r"no entries of the window 'w'; "),
