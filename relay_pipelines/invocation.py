@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from relay_pipelines.metrics import Publication
     from relay_pipelines.run.session import Session
     from relay_pipelines.settings import Metrics, Mirror, Settings
+    from relay_pipelines.settings.followed import Followed
     from relay_pipelines.sides import Sides
 
 _LEAST_MS = 1_000
@@ -111,44 +113,14 @@ def selected_mirrors(settings: Settings, names: Iterable[str]) -> dict[str, Mirr
     return {name: settings.mirror(name) for name in names} or dict(settings.mirrors)
 
 
-class FollowedMirrors:
-    """The mirrors of relay.yaml as it is now, for a command that looks at them for days.
+def followed_mirrors(
+    invocation: Invocation, names: Sequence[str], in_use: str = "its last version"
+) -> Followed[dict[str, Mirror]]:
+    """Follow the mirrors of these names, as in `selected_mirrors`."""
+    from relay_pipelines.settings.followed import Followed
 
-    Whoever copies follows the file, too: by an older one, a command would report topics as held
-    back because a newer configuration decides their records.
-
-    Args:
-        names: as in `selected_mirrors`.
-        in_use: which version stays in use while the file cannot be used.
-
-    Attributes:
-        mirrors: by name.
-    """
-
-    def __init__(
-        self, invocation: Invocation, names: Iterable[str], in_use: str = "its last version"
-    ) -> None:
-        self._invocation = invocation
-        self._in_use = in_use
-        self._names = list(names)
-        self._problem = ""
-        self.mirrors = selected_mirrors(invocation.settings(), self._names)
-
-    def changed(self) -> bool:
-        """Read the file again; return whether the mirrors are other ones now.
-
-        A file that cannot be used changes nothing, and is reported once.
-        """
-        problem, found = "", self.mirrors
-        try:
-            found = selected_mirrors(self._invocation.settings(), self._names)
-        except ConfigError as error:
-            problem = str(error)
-        if problem and problem != self._problem:
-            messages.note(f"relay.yaml has changed, and {self._in_use} stays in use: {problem}")
-        self._problem = problem
-        before, self.mirrors = self.mirrors, found
-        return before != found
+    part = partial(selected_mirrors, names=names)
+    return Followed(invocation.settings(), invocation.settings, part, messages.note, in_use)
 
 
 def the_mirror(

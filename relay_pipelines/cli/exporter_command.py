@@ -9,7 +9,7 @@ import prometheus_client
 
 from relay_pipelines.cli.rounds_command import LastingProblems, problem
 from relay_pipelines.errors import RelayError
-from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds
+from relay_pipelines.invocation import Invocation, every_seconds, followed_mirrors
 from relay_pipelines.metrics.exporter import Exporter
 from relay_pipelines.metrics.run_metrics import HEALTH, Endpoint
 from relay_pipelines.offsets.metrics import group_samples
@@ -38,7 +38,7 @@ def run(
     pause = every_seconds(every)
     # they would double the number of counters
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-    followed = FollowedMirrors(invocation, names)
+    followed = followed_mirrors(invocation, names)
     clock, stop, lock = SystemClock(), StopSignal(), threading.Lock()
     lasting: dict[str, LastingProblems] = {}
 
@@ -54,15 +54,15 @@ def run(
     endpoint = Endpoint(where, exporter.registry, remedy, exporter.failure)
     with stop.heard():
         endpoint.open()
-        exporter.look_at(followed.mirrors)
-        served = f"metrics of {plural(len(followed.mirrors), 'mirror')} at http://{where}/metrics"
+        exporter.look_at(followed.part)
+        served = f"metrics of {plural(len(followed.part), 'mirror')} at http://{where}/metrics"
         messages.note(f"{served}, its own health at {HEALTH}; Ctrl-C ends it")
         try:
             while True:
                 clock.sleep(pause)
                 if followed.changed():
                     messages.note("relay.yaml has changed")
-                    exporter.look_at(followed.mirrors)
+                    exporter.look_at(followed.part)
         except KeyboardInterrupt:
             messages.note("stopped")
         finally:

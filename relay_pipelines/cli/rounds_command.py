@@ -22,7 +22,7 @@ from relay_pipelines.errors import (
     RelayError,
     error_class,
 )
-from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds, observed
+from relay_pipelines.invocation import Invocation, every_seconds, followed_mirrors, observed
 from relay_pipelines.model import Status, TopicPartition
 from relay_pipelines.output import json_output, messages, run_report
 from relay_pipelines.output.formatting import format_time, plural, seconds, size, stderr
@@ -63,10 +63,10 @@ def run(
     """
     pause = every_seconds(every)
     settings = invocation.settings()
-    followed = FollowedMirrors(invocation, names, in_use="the version of the start")
+    followed = followed_mirrors(invocation, names, in_use="the version of the start")
     clock, stop = SystemClock(), StopSignal()
     session = Session(
-        settings.spark, stop, purpose=", ".join(followed.mirrors), verbose=invocation.debug
+        settings.spark, stop, purpose=", ".join(followed.part), verbose=invocation.debug
     )
     began = clock.monotonic()
     # another daemon may hold the port for now: the next rounds try again
@@ -75,10 +75,10 @@ def run(
         observed(settings.metrics) as publication,
         ExitStack() as groups,
     ):
-        for name, mirror in followed.mirrors.items():
+        for name, mirror in followed.part.items():
             say = partial(_warn_of_groups, name)
             groups.enter_context(api.Mirror(name, mirror, session).followed_groups(say))
-        rounds = _Rounds(invocation, followed.mirrors, topic, session, publication, pause, as_json)
+        rounds = _Rounds(invocation, followed.part, topic, session, publication, pause, as_json)
         try:
             with status_line(stderr()) as show:
                 while not stop():

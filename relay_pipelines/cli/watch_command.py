@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.invocation import FollowedMirrors, Invocation, every_seconds
+from relay_pipelines.invocation import Invocation, every_seconds, followed_mirrors
 from relay_pipelines.output import json_output, messages, watching
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.output.watching import Watched
@@ -27,7 +27,7 @@ def run(invocation: Invocation, names: Sequence[str], every: str, *, as_json: bo
         ConfigError: `every` is not a duration of a second or more, or relay.yaml is not valid.
     """
     pause = every_seconds(every)
-    followed = FollowedMirrors(invocation, names)
+    followed = followed_mirrors(invocation, names)
     clock, stop = SystemClock(), StopSignal()
     looks: list[_Look] = []
     with stop.heard(), watching.view(stdout(), invocation.relay, as_json=as_json) as show:
@@ -35,7 +35,7 @@ def run(invocation: Invocation, names: Sequence[str], every: str, *, as_json: bo
             while True:
                 began = clock.monotonic()
                 if followed.changed() or not looks:
-                    looks = [_Look(*named, clock) for named in followed.mirrors.items()]
+                    looks = [_Look(*named, clock) for named in followed.part.items()]
                 show([look.take() for look in looks], clock.now_ms())
                 clock.sleep(max(0.0, began + pause - clock.monotonic()))
         except KeyboardInterrupt:

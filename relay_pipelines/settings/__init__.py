@@ -1,6 +1,7 @@
 """relay.yaml: its keys, and the only code that reads files and environment variables.
 
 loading            from the file to `Settings`, or to one error that names all problems
+followed           the file as it is now, read again when it is written
 models             the whole file: spark, metrics and the mirrors, where they start, their audits
 clusters           the upstreams and the destination: addresses, security, health
 topics             which topics are copied, their names, and their windows and lanes in Dagster

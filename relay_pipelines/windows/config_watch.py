@@ -3,17 +3,17 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from relay_pipelines import settings
-from relay_pipelines.errors import ConfigError
 from relay_pipelines.orchestration.lane import Lane, lanes_of
 from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror, Settings
-from relay_pipelines.settings.config_types import file_state
+from relay_pipelines.settings.followed import Followed
 
 _SHOWN = {"destination.bootstrap_servers", "topics.allow", "topics.deny", "topics.rename", "where"}
 """Keys whose values decide which records go where, and hold no secrets."""
@@ -41,28 +41,18 @@ class ConfigWatch:
     def __init__(
         self, kafka: KafkaResource, lane: Lane, catalog: Catalog, log: logging.Logger
     ) -> None:
-        self._path = Path(kafka.config_path)
-        self._settings = kafka.settings
-        self._written = dict(self._settings.files)
+        load = partial(settings.load, Path(kafka.config_path))
+        say = partial(log_and_print, log, level=logging.WARNING)
+        self._followed = Followed(kafka.settings, load, lambda loaded: loaded, say)
         self._lane = lane
         self._catalog = catalog
-        self._log = log
 
     def change(self) -> Change | None:
         """Return what has changed for the lane; None if nothing has, or the file cannot be used."""
-        written = {path: file_state(path) for path in self._settings.files}
-        if written == self._written:
+        before, name = self._followed.settings, self._lane.mirror
+        if not self._followed.changed():
             return None
-        self._written = written
-        try:
-            loaded = settings.load(self._path)
-        except ConfigError as error:
-            line = f"relay.yaml has changed, and its last version stays in use: {error}"
-            log_and_print(self._log, line, logging.WARNING)
-            return None
-        before, self._settings = self._settings, loaded
-        self._written = dict(loaded.files)
-        name = self._lane.mirror
+        loaded = self._followed.settings
         if (lane := lane_of(loaded, self._lane, self._catalog)) is None:
             return Change(f"{name}/{self._lane.name} is no longer in relay.yaml", loaded, None)
         mirror = loaded.mirror(name)

@@ -238,3 +238,10 @@ def test_a_rotated_file_is_a_change_of_the_configuration(tmp_path: Path) -> None
     assert "newer" not in change.what
     assert change.settings.mirror("m").destination_cluster.security.password == "newer"
     assert watch.change() is None
+
+    config.write_text(config.read_text().replace("file:password", "file:next"))
+    assert watch.change() is None, "the file that it names is not there yet"
+    (tmp_path / "next").write_text("newest")
+    change = watch.change()
+    assert change is not None
+    assert change.settings.mirror("m").destination_cluster.security.password == "newest"

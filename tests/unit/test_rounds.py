@@ -14,7 +14,7 @@ import pytest
 from relay_pipelines import errors
 from relay_pipelines.cli import main, rounds_command
 from relay_pipelines.cli.rounds_command import LastingProblems, Problem, problem, problems
-from relay_pipelines.invocation import FollowedMirrors, Invocation
+from relay_pipelines.invocation import Invocation, followed_mirrors
 from relay_pipelines.model import OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.run_ends import RunEnd
 from relay_pipelines.run.other_writers import OtherWriters
@@ -295,16 +295,16 @@ def test_the_mirrors_follow_the_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     """A file that cannot be used changes nothing, and is said once until it can be used again."""
     path = tmp_path / "relay.yaml"
     path.write_text(TEXT)
-    followed = FollowedMirrors(Invocation(path), ["orders"])
-    before = followed.mirrors
+    followed = followed_mirrors(Invocation(path), ["orders"])
+    before = followed.part
     assert not followed.changed()
     for unusable in ("mirrors: {", TEXT.replace("  orders:", "  other:")):
         path.write_text(unusable)
         assert [followed.changed(), followed.changed()] == [False, False]
-        assert followed.mirrors == before
+        assert followed.part == before
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("relay.yaml has changed, and its last version stays in use: ")
     path.write_text(TEXT.replace("[orders]", "[paid]"))
     assert [followed.changed(), followed.changed()] == [True, False]
-    assert followed.mirrors["orders"].topics.allow == ("paid",)
+    assert followed.part["orders"].topics.allow == ("paid",)
     assert capsys.readouterr().err == ""
