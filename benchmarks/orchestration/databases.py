@@ -129,7 +129,7 @@ def _window(context: dg.OpExecutionContext, topics: int, number: int) -> Iterato
     result = RunResult(
         *("m", context.run_id, {}), spark="local-1 at http://127.0.0.1:4040", seconds=1.0
     )
-    report = WindowReport(frozen, "a", reports, result, (), _BEGAN_MS, 0.1)
+    report = WindowReport(frozen, "a", reports, result, (), 0.1)
     yield from window_log.freeze(context.instance, lane, frozen, _NOBODY)
     yield list(window_events.of_window(context.run_id, lane, report))
 
@@ -142,12 +142,11 @@ def _topic(planned: OffsetRange) -> TopicReport:
     return TopicReport(
         planned.topic_partition.topic,
         ranges=[planned],
-        totals=TopicTotals(records=1, size_bytes=80, upstreams={"a"}),
+        totals=TopicTotals(records=1, size_bytes=80, upstreams={"a"}, latency_ms=2_500),
         recounts={planned.topic_partition: found},
         lag_before=1,
         end_offsets={planned.topic_partition: planned.end},
         copying_seconds=0.1,
-        latency_seconds=2.5,
         source_rate=0.2,
     )
 

@@ -25,6 +25,8 @@ class TopicTotals:
     code: set[str] = field(default_factory=set)
     first_ms: int | None = None
     """The timestamp of the oldest first record of a chunk."""
+    latency_ms: int | None = None
+    """From then until its copy was readable, of the run that took longest."""
 
     @staticmethod
     def of(entry: LedgerEntry) -> TopicTotals:
@@ -54,6 +56,8 @@ class TopicTotals:
         self.code |= later.code
         known = [each for each in (self.first_ms, later.first_ms) if each is not None]
         self.first_ms = min(known, default=None)
+        known = [each for each in (self.latency_ms, later.latency_ms) if each is not None]
+        self.latency_ms = max(known, default=None)
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class RunResult:
         topics: source topic -> what was committed.
         outcomes: one per range, of the tasks that ended.
         errors: what stopped the run or held topic-partitions back, without failed outcomes.
+        foreseen: how many of these were known before the run copied.
         reconfigured: the topic configurations that the run set.
         diverged: upstreams that do not hold what was copied, and why; the run quarantined them.
         seconds: the whole run.
@@ -71,6 +76,8 @@ class RunResult:
             it did not.
         spark: the application of a Spark cluster, with the address of its page; empty elsewhere.
         copying_seconds: the part from the submission of the copy to its end, without Spark's start.
+        readable_ms: when readers of committed records saw all copies.
+        rounds: how many runs it was, one after the other.
     """
 
     mirror: str
@@ -78,13 +85,22 @@ class RunResult:
     topics: dict[str, TopicTotals]
     outcomes: Sequence[Outcome] = ()
     errors: list[RelayError] = field(default_factory=list)
+    foreseen: int = 0
     reconfigured: Sequence[Difference] = ()
     diverged: dict[str, str] = field(default_factory=dict)
     ledger_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     spark: str = ""
     seconds: float = 0.0
     copying_seconds: float = 0.0
+    readable_ms: int = 0
+    rounds: int = 1
     interrupted: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether more is wrong than what was known before it copied."""
+        failed = any(outcome.status is not Status.DONE for outcome in self.outcomes)
+        return failed or len(self.errors) > self.foreseen
 
     @property
     def records(self) -> int:
@@ -146,6 +162,7 @@ def joined(first: RunResult, later: RunResult) -> RunResult:
         spark=later.spark or first.spark,
         seconds=first.seconds + later.seconds,
         copying_seconds=first.copying_seconds + later.copying_seconds,
+        rounds=first.rounds + later.rounds,
     )
 
 

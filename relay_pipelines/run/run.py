@@ -98,6 +98,7 @@ def run(
     """
     result = RunResult(plan.snapshot.name, run_id=run_id or uuid.uuid4().hex[:12], topics={})
     result.errors += [*plan.held, *topics.unseen(plan.snapshot)]
+    result.foreseen = len(result.errors)
     clock = plan.snapshot.sides.clock
     started = clock.monotonic()
     client = plan.snapshot.destination_client()
@@ -115,6 +116,10 @@ def run(
     finally:
         client.end()
     result.seconds = clock.monotonic() - started
+    result.readable_ms = clock.now_ms()
+    for totals in result.topics.values():
+        if totals.records and totals.first_ms is not None:
+            totals.latency_ms = max(0, result.readable_ms - totals.first_ms)
     for observer in observers:
         observer.end(result)
     return result

@@ -23,6 +23,9 @@ from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.run.other_writers import OtherWriters, mark_end
+from relay_pipelines.run.result import RunResult, joined
+from relay_pipelines.run.run import run
+from relay_pipelines.run.run_plan import plan_frozen
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.models import Start
 from relay_pipelines.sides import Sides
@@ -35,7 +38,7 @@ from relay_pipelines.windows.failed_windows import FailedWindows
 from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
 from relay_pipelines.windows.schema_checks import SchemaChecks
 from relay_pipelines.windows.window_checks import WindowChecks
-from relay_pipelines.windows.window_run import Copied, WindowReport, copy_round, count_window
+from relay_pipelines.windows.window_run import WindowReport, count_window
 
 COPYING_TIMES = 9
 """For how many times as long as the end of a window takes a session copies before the next one."""
@@ -185,8 +188,8 @@ class LaneRun:
             self._open = None  # another run goes on with it
             return reports
         copied = self._copied(snapshot, replace(frozen, key=window.frozen.key))
-        window.copied = window.copied.then(copied) if window.copied else copied
-        if copied.result.interrupted:  # another run goes on
+        window.copied = joined(window.copied, copied) if window.copied else copied
+        if copied.interrupted:  # another run goes on
             return reports
         if copied.has_failed or self._is_due():
             reports = [*reports, *(yield from self.end_window())]
@@ -330,18 +333,16 @@ class LaneRun:
             yield from self._reported_events(report, copied.rounds)
         return report
 
-    def _copied(self, snapshot: ClusterSnapshot, frozen: FrozenWindow) -> Copied:
+    def _copied(self, snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunResult:
         self._say_upstream(snapshot)
         self._has_copied = True
-        return copy_round(
-            self.kafka,
+        return run(
+            plan_frozen(snapshot, frozen),
             self.session,
-            snapshot,
-            frozen,
             [self._run_log(), turns.of(self.context.run_id)],
-            lane=self.lane.name,
             stop=self.stop,
             run_id=self.context.run_id,
+            scope=self.lane.name,  # lanes are copied side by side
             sources=self._read_sources(),
         )
 
@@ -350,7 +351,7 @@ class LaneRun:
         snapshot: ClusterSnapshot,
         frozen: FrozenWindow,
         topics_counted: Collection[str],
-        copied: Copied | None,
+        copied: RunResult | None,
         ledger_ends: Mapping[TopicPartition, int],
     ) -> WindowReport:
         report = count_window(

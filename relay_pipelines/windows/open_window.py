@@ -17,8 +17,8 @@ from relay_pipelines.json_codec import NOT_READABLE
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.windows.window_run import Copied
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class OpenWindow:
     destination: Cluster
     destination_id: str
     ledger_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    copied: Copied | None = None
+    copied: RunResult | None = None
 
 
 @dataclass(frozen=True, slots=True)

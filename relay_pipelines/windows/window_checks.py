@@ -186,7 +186,7 @@ def topic_windows(report: WindowReport, mirror: Mirror) -> list[TopicWindow]:
             report.frozen.key,
             tuple(topic.entries),
             # another run may have copied it long ago
-            report.readable_ms if topic.totals.records else report.frozen.planned_at_ms,
+            report.result.readable_ms if topic.totals.records else report.frozen.planned_at_ms,
         )
         for topic in report.topics
         if not topic.failure and topic.recounts and mirror.expectations_of(topic.topic)

@@ -97,6 +97,7 @@ def of_topic(
 ) -> Mapping[str, Any]:
     """The metadata of one topic's materialisation; docs/reference/metrics.md has the keys."""
     copied, spent = topic.totals.records, topic.copying_seconds
+    latency_ms = topic.totals.latency_ms
     found = {
         "summary": _summary(topic),
         "records": topic.records,
@@ -104,7 +105,7 @@ def of_topic(
         "copied by this run (bytes)": topic.totals.size_bytes,
         "copying (seconds)": round(spent, 3) if copied else None,
         "copying (records per second)": round(copied / spent, 1) if copied and spent else None,
-        "latency (seconds)": topic.latency_seconds,
+        "latency (seconds)": None if latency_ms is None else latency_ms / 1000,
         "lag before (records)": topic.lag_before,
         "lag after (records)": topic.lag_after,
         "lag after (seconds)": topic.lag_after_seconds,

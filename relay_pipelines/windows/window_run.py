@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from relay_pipelines.audit import window_recount
 from relay_pipelines.audit.recount import Recount, gap_finding, records_gone
@@ -23,13 +23,11 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
 from relay_pipelines.resources.kafka import KafkaResource
-from relay_pipelines.run.result import RunResult, TopicTotals, joined
-from relay_pipelines.run.run import Observer, run
+from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan, plan_frozen
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from relay_pipelines.user_sources import Sources
 
 _NOT_COUNTED = "copied, but not counted"
 
@@ -50,8 +48,6 @@ class TopicReport:
         lag_after_seconds: age of the oldest of them at the end; None if the source does not say it.
         end_offsets: of the source when the run began.
         copying_seconds: time of Spark tasks, over all topic-partitions.
-        latency_seconds: from the timestamp of the oldest record that this run copied until its copy
-            was readable, in the round that took longest; None if the run copied nothing.
         source_rate: records per second at the source since the round before; None if unknown.
         held_back: why some of the topic is not copied by any window.
     """
@@ -66,7 +62,6 @@ class TopicReport:
     lag_after_seconds: float | None = 0.0
     end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     copying_seconds: float = 0.0
-    latency_seconds: float | None = None
     source_rate: float | None = None
     held_back: Sequence[RelayError] = ()
 
@@ -164,7 +159,6 @@ class WindowReport:
 
     Args:
         differences: configurations that differ from the source and that the run did not change.
-        readable_ms: when readers of committed records saw all copies.
         recount_seconds: how long the recount took.
     """
 
@@ -173,7 +167,6 @@ class WindowReport:
     topics: list[TopicReport]
     result: RunResult
     differences: Sequence[Difference] = ()
-    readable_ms: int = 0
     recount_seconds: float = 0.0
 
     @property
@@ -186,90 +179,20 @@ class WindowReport:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """What a round of a window has copied, or several that followed each other.
-
-    Args:
-        readable_ms: when readers of committed records saw all of the last one.
-        latencies_ms: source topic -> from the timestamp of the oldest record of a round until its
-            copy was readable, of the round that took longest.
-        has_failed: whether more is wrong than what was held back, or missing, before the last one.
-        rounds: how many.
-    """
-
-    result: RunResult
-    readable_ms: int
-    latencies_ms: Mapping[str, int]
-    has_failed: bool
-    rounds: int = 1
-
-    def then(self, later: Copied) -> Copied:
-        """Return what was copied together with what a later round has copied."""
-        longest = dict(self.latencies_ms)
-        for topic, latency in later.latencies_ms.items():
-            longest[topic] = max(latency, longest.get(topic, 0))
-        return replace(
-            later,
-            result=joined(self.result, later.result),
-            latencies_ms=longest,
-            rounds=self.rounds + later.rounds,
-        )
-
-
-def copy_round(
-    kafka: KafkaResource,
-    session: Callable[[], Any],
-    snapshot: ClusterSnapshot,
-    frozen: FrozenWindow,
-    observers: Sequence[Observer],
-    *,
-    lane: str,
-    stop: Callable[[], bool],
-    run_id: str,
-    sources: Sources | None = None,
-) -> Copied:
-    """Copy what is still missing of a window up to now.
-
-    Errors of the clusters and of Spark do not raise: no later window has these offsets, so each
-    topic's report must say what is wrong.
-
-    Args:
-        session: returns the Spark session; called only if there is something to copy.
-        snapshot: of the topics to copy.
-        lane: the lane's name; lanes are copied side by side.
-        sources: as in `run`.
-    """
-    plan = plan_frozen(snapshot, frozen)
-    result = run(plan, session, observers, stop=stop, run_id=run_id, scope=lane, sources=sources)
-    readable_ms = kafka.clock.now_ms()
-    held_back = len(plan.held) + len(snapshot.selected.unseen)
-    failed = any(outcome.status is not Status.DONE for outcome in result.outcomes)
-    return Copied(
-        result,
-        readable_ms,
-        {
-            topic: max(0, readable_ms - totals.first_ms)
-            for topic, totals in result.topics.items()
-            if totals.records and totals.first_ms is not None
-        },
-        failed or len(result.errors) > held_back,
-    )
-
-
 def count_window(
     kafka: KafkaResource,
     snapshot: ClusterSnapshot,
     frozen: FrozenWindow,
     topics: Collection[str],
-    copied: Copied | None,
+    copied: RunResult | None,
     *,
     run_id: str,
     ledger_ends: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> WindowReport:
     """Say what is copied of some topics of a window, and recount the complete ones.
 
-    Errors of the clusters do not raise, as in `copy_round`.
+    Errors of the clusters do not raise: no later window has these offsets, so each topic's report
+    must say what is wrong.
 
     Args:
         snapshot: of these topics.
@@ -278,7 +201,7 @@ def count_window(
     """
     began = kafka.clock.monotonic()
     plan = plan_frozen(snapshot, frozen)
-    result = copied.result if copied else RunResult(snapshot.name, run_id, {})
+    result = copied or RunResult(snapshot.name, run_id, {}, readable_ms=frozen.planned_at_ms)
     next_offsets: Mapping[TopicPartition, int] = {}
     try:
         plan = plan.with_all_configs()
@@ -286,10 +209,6 @@ def count_window(
     except RelayError as error:
         result.errors.append(error)
     reports = _topic_reports(topics, plan, next_offsets, result)
-    latencies_ms = copied.latencies_ms if copied else {}
-    for report in reports:
-        if report.topic in latencies_ms:
-            report.latency_seconds = latencies_ms[report.topic] / 1000
     if not result.interrupted:
         try:
             result.errors += _recount_complete(reports, plan, ledger_ends)
@@ -306,7 +225,7 @@ def count_window(
     recount_seconds = kafka.clock.monotonic() - began
     return WindowReport(
         *(plan.frozen, snapshot.upstream.name, reports, result, differences),
-        *(copied.readable_ms if copied else frozen.planned_at_ms, recount_seconds),
+        recount_seconds,
     )
 
 

@@ -221,7 +221,7 @@ def test_the_windows_of_a_session(sessions: Sessions) -> None:
 
 DEATHS = [
     (OpenWindowStore, "write"),  # a round is cut
-    (lane_run, "copy_round"),  # it is stored
+    (lane_run, "run"),  # it is stored
     (lane_run, "count_window"),  # it is copied
     (window_log, "_event"),  # it is counted
     (tables, "add_key"),  # its plan is in Dagster

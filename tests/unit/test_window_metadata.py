@@ -25,11 +25,11 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.batch import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT, BatchHeader
 from relay_pipelines.protocol.clock import moment_ms
-from relay_pipelines.run.result import RunResult, TopicTotals
+from relay_pipelines.run.result import RunResult, TopicTotals, joined
 from relay_pipelines.settings import WindowSettings
 from relay_pipelines.windows import window_events
 from relay_pipelines.windows.failed_windows import FailedWindows
-from relay_pipelines.windows.window_run import Copied, TopicReport, WindowReport
+from relay_pipelines.windows.window_run import TopicReport, WindowReport
 from tests.support.audited import entry
 from tests.support.run_plans import plan_of, snapshot_of
 
@@ -54,18 +54,19 @@ def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
     found = Recount(CoverageMap(RANGE, covering=(CHUNK,)), [counted_part(50)])
     fields: dict[str, Any] = {
         "ranges": [RANGE],
-        "totals": TopicTotals(records=50, size_bytes=5_000, upstreams={"a"}, code={"5f2c"}),
+        "totals": TopicTotals(
+            records=50, size_bytes=5_000, upstreams={"a"}, code={"5f2c"}, latency_ms=12_500
+        ),
         "recounts": {AT: found},
         "lag_before": 60,
         "end_offsets": {AT: 160},
         "copying_seconds": 2.0,
-        "latency_seconds": 12.5,
         "source_rate": 12.34,
     }
     topic = TopicReport("orders", **(fields | changes))
     result = RunResult(*("m", "run", {"orders": topic.totals}), copying_seconds=2.5)
     result = replace(result, spark="app-1 at http://127.0.0.1:4040", seconds=9.0)
-    window = WindowReport(FrozenWindow(KEY, (RANGE,)), "a", [topic], result, (), 1_012_500, 0.25)
+    window = WindowReport(FrozenWindow(KEY, (RANGE,)), "a", [topic], result, (), 0.25)
     return window, topic
 
 
@@ -94,7 +95,7 @@ class TestMetadata:
         ("changes", "missing"),
         [
             (
-                {"totals": TopicTotals(), "latency_seconds": None},
+                {"totals": TopicTotals()},
                 {"copying (seconds)", "copying (records per second)", "latency (seconds)", "code"},
             ),
             ({"source_rate": None}, {"source rate (records per second)"}),
@@ -175,36 +176,38 @@ def checked(**changes: Any) -> dg.AssetCheckEvaluation:
     return window_events.result(report(**changes)[1]).evaluation(key)
 
 
-def copied(number: int, status: Status = Status.DONE) -> Copied:
+def copied(number: int, status: Status = Status.DONE) -> RunResult:
     """A round that has copied so many records, and taken so many seconds."""
     totals = TopicTotals(records=number, upstreams={f"upstream{number}"}, first_ms=1_000 * number)
+    totals.latency_ms = 9_000 // number
     waits = {"source": 0.5, f"upstream{number}": 1.0}
     outcome = Outcome(
         *(RANGE, AT, status, 160), throttled_seconds=waits, seconds=number, commit_seconds=1.0
     )
-    result = RunResult(
+    return RunResult(
         *("m", "run", {"orders": totals}, [outcome]),
         errors=[RelayError(f"error {number}")],
+        foreseen=1,
+        readable_ms=10_000 * number,
         ledger_ends={AT: number},
         spark="app" if number == 1 else "",
         seconds=float(number),
     )
-    return Copied(result, 10_000 * number, {"orders": 9_000 // number}, has_failed=number == 2)
 
 
 def test_rounds_of_a_window(caplog: pytest.LogCaptureFixture) -> None:
     """They add up, and the last says how it ended; the line says whose quota tasks waited for."""
     with caplog.at_level(logging.INFO):
-        RunLog(logging.getLogger(), 0.4, brief=False).end(copied(1).result)
+        RunLog(logging.getLogger(), 0.4, brief=False).end(copied(1))
     waits = ("tasks waited 0.5 s for a quota of the source", "1.0 s for a quota of the upstream1")
     assert caplog.messages[-1].endswith("; " + ", tasks waited ".join(waits))
-    found = copied(1).then(copied(2)).then(copied(3, Status.FAILED))
-    assert (found.rounds, found.readable_ms, found.has_failed) == (3, 30_000, False)
-    assert found.latencies_ms == {"orders": 9_000}
-    result = found.result
+    result = joined(joined(copied(1), copied(2)), copied(3, Status.FAILED))
+    assert (result.rounds, result.readable_ms) == (3, 30_000)
+    assert [copied(1).has_failed, result.has_failed] == [False, True]
     totals = result.topics["orders"]
     upstreams = {"upstream1", "upstream2", "upstream3"}
     assert (totals.records, totals.first_ms, totals.upstreams) == (6, 1_000, upstreams)
+    assert totals.latency_ms == 9_000
     (outcome,) = result.outcomes
     assert (outcome.status, outcome.seconds, outcome.commit_seconds) == (Status.FAILED, 6, 3.0)
     assert result.throttled_seconds == {

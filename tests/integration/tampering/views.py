@@ -18,10 +18,12 @@ from relay_pipelines.page.look import Looker
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.resources.kafka import KafkaResource
+from relay_pipelines.run.run import run
+from relay_pipelines.run.run_plan import plan_frozen
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import configs, read_clusters
 from relay_pipelines.windows import window_events
-from relay_pipelines.windows.window_run import TopicReport, copy_round, count_window
+from relay_pipelines.windows.window_run import TopicReport, count_window
 from tests.integration.tampering.stage import CLOCK, Row, Stage, topics_of
 from tests.support.findings import differences, notes, unreadable
 
@@ -112,12 +114,8 @@ def window_check(stage: Stage, mirror: str) -> Cells:
     frozen = FrozenWindow("window", tuple(ranges), planned_at_ms=stage.began_ms)
     try:
         snapshot = read_clusters.take_snapshot(Sides(mirror, kafka.mirror(mirror), CLOCK))
-        last_round = copy_round(
-            *(kafka, lambda: stage.session, snapshot, frozen, []),
-            lane="main",
-            stop=lambda: False,
-            run_id="window",
-        )
+        planned = plan_frozen(snapshot, frozen)
+        last_round = run(planned, lambda: stage.session, [], run_id="window", scope="main")
         report = count_window(
             *(kafka, snapshot, frozen, frozen.topics, last_round), run_id="window"
         )
