@@ -28,7 +28,6 @@ from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.move import jobs as move_jobs
 from relay_pipelines.offsets import checks as group_checks
 from relay_pipelines.orchestration import naming, tables
-from relay_pipelines.orchestration.lane import lanes_of
 from relay_pipelines.orchestration.topic_catalog import Catalog, discover
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import job
@@ -64,17 +63,17 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
     discover(catalog, loaded.mirrors, SystemClock())
     move = move_jobs.build(loaded, prefix)
     parts = [
-        _mirror(name, mirror, catalog, prefix, change, move, automation=loaded.automation)
+        _mirror(name, mirror, catalog, change, move, automation=loaded.automation)
         for name, mirror in loaded.mirrors.items()
     ]
     kafka = KafkaResource(config_path=str(config.absolute()))
 
     shared = dg.Definitions(
         jobs=[
-            mirror_once.build(loaded, catalog, prefix),
-            backfill_by_date.build(loaded, catalog, prefix),
-            job.build(loaded, catalog, prefix),
-            jobs.build(loaded, catalog, prefix),
+            mirror_once.build(loaded, catalog),
+            backfill_by_date.build(loaded, catalog),
+            job.build(loaded, catalog),
+            jobs.build(loaded, catalog),
             move,
         ],
         resources={kafka_key(prefix): kafka, spark_key(prefix): SparkResource(kafka=kafka)},
@@ -86,18 +85,17 @@ def _mirror(
     name: str,
     mirror: Mirror,
     catalog: Catalog,
-    prefix: tuple[str, ...],
     change: Change,
     move: dg.JobDefinition,
     *,
     automation: bool,
 ) -> dg.Definitions:
-    path = naming.path(prefix, name)
-    lanes = lanes_of(name, mirror, catalog.known(name, mirror), prefix)
+    path, prefix = naming.path(catalog.prefix, name), catalog.prefix
+    lanes = catalog.lanes(name, mirror)
     lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
     status = dg.DefaultSensorStatus.RUNNING if automation else dg.DefaultSensorStatus.STOPPED
     schedule_status = dg.DefaultScheduleStatus(status.value)
-    sample_audit = jobs.scheduled(name, mirror, catalog, schedule_status, prefix)
+    sample_audit = jobs.scheduled(name, mirror, catalog, schedule_status)
     lane_checks = (lag, topic_configs, source_topics, other_deployments)
     return dg.Definitions(
         assets=[

@@ -14,7 +14,6 @@ from relay_pipelines.errors import ConfigError, RelayError, TamperedError
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
-from relay_pipelines.orchestration.lane import lanes_of
 from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
@@ -31,7 +30,7 @@ _TAGS = {
 _SHOWN = 3
 
 
-def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
+def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
     def audit(
@@ -47,18 +46,18 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
             if topic not in known:
                 remedy = nearest(topic, known, "topics")
                 raise _failure(f"{name} has no source topic {topic!r}; {remedy}")
-        path = naming.path(prefix, name)
+        path = naming.path(catalog.prefix, name)
         turns.add_tags(context.instance, context.run_id, {naming.TAG_MIRROR: path})
         yield from _audit(context, kafka, session, stop, path, request, known)
 
     first = next(iter(settings.mirrors))
     return build_job(
-        naming.job(prefix, "audit"),
-        naming.job(prefix, "audit_selected"),
+        naming.job(catalog.prefix, "audit"),
+        naming.job(catalog.prefix, "audit_selected"),
         "Audits what was copied, as `relay audit` does, and reports the check `audit` of each"
         " topic.",
         audit,
-        prefix=prefix,
+        prefix=catalog.prefix,
         config=config_schema(
             AuditRequest, mirror=(str, Field(first, description="The mirror's name."))
         ),
@@ -72,13 +71,12 @@ def scheduled(
     mirror: Mirror,
     catalog: Catalog,
     status: dg.DefaultScheduleStatus,
-    prefix: tuple[str, ...] = (),
 ) -> dg.ScheduleDefinition | None:
     """Build the schedule of a mirror and its job; None if relay.yaml has none."""
     settings = mirror.audit
     if settings.schedule is None:
         return None
-    path, by_itself = naming.path(prefix, name), checks.scheduled_request(settings)
+    path, by_itself = naming.path(catalog.prefix, name), checks.scheduled_request(settings)
     op_name = f"sample_{naming.group(path)}"
 
     def audit(
@@ -94,7 +92,7 @@ def scheduled(
         op_name,
         f"Audits {name}: what its schedule repeats.",
         audit,
-        prefix=prefix,
+        prefix=catalog.prefix,
         config=config_schema(AuditRequest, defaults),
         tags=_TAGS | {naming.TAG_MIRROR: path},
         pool=naming.AUDITS_POOL,
@@ -117,7 +115,7 @@ def scheduled(
 
 def _known(name: str, mirror: Mirror, catalog: Catalog) -> set[str]:
     """Return the source topics that have a check."""
-    return {t for lane in lanes_of(name, mirror, catalog.known(name, mirror)) for t in lane.topics}
+    return {t for lane in catalog.lanes(name, mirror) for t in lane.topics}
 
 
 def _audit(

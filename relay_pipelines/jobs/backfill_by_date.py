@@ -15,7 +15,6 @@ from relay_pipelines.audit.request import parse_time
 from relay_pipelines.errors import ConfigError, RelayError, together
 from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
-from relay_pipelines.orchestration.lane import lanes_of
 from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.tables import Batch
@@ -64,7 +63,7 @@ class BackfillRequest:
             )
 
 
-def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
+def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
     def copy(
@@ -77,7 +76,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
             raise final_failure(context, str(error)) from None
         reports: list[WindowReport] = []
         problems: list[str] = []
-        lanes = lanes_of(name, mirror, catalog.known(name, mirror), prefix)
+        lanes = catalog.lanes(name, mirror)
         # before any wait, in which relay.yaml may change
         watches = [ConfigWatch(kafka, lane, catalog, context.log) for lane in lanes]
         for lane, watch in zip(lanes, watches, strict=True):
@@ -96,11 +95,11 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
 
     first = next(iter(settings.mirrors))
     return build_job(
-        naming.job(prefix, "backfill_by_date"),
-        naming.job(prefix, "copy_time_span"),
+        naming.job(catalog.prefix, "backfill_by_date"),
+        naming.job(catalog.prefix, "copy_time_span"),
         "Cuts the records of a time span into windows, and copies them in order.",
         copy,
-        prefix=prefix,
+        prefix=catalog.prefix,
         config=config_schema(
             BackfillRequest, mirror=(str, Field(first, description="The mirror's name."))
         ),

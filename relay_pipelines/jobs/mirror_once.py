@@ -16,7 +16,7 @@ from relay_pipelines.windows.cut import UNLIMITED
 from relay_pipelines.windows.lane_run import LaneRun, failures
 
 
-def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
+def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
     def copy(
@@ -24,7 +24,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
     ) -> Iterator[Batch]:
         problems = []
         runs = []
-        for lane in catalog.lanes(settings):
+        for lane in (lane for each in settings.mirrors.items() for lane in catalog.lanes(*each)):
             turns.wait_for_turn(context, lane, kafka.clock, stop)
             copying = LaneRun(context, lane, kafka, session, stop, catalog)
             runs.append(copying)
@@ -42,9 +42,9 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
             raise dg.Failure("; ".join(problems))
 
     return build_job(
-        naming.job(prefix, "mirror_once"),
-        naming.job(prefix, "copy_everything"),
+        naming.job(catalog.prefix, "mirror_once"),
+        naming.job(catalog.prefix, "copy_everything"),
         "Copies everything that is new, up to the current end of each source, then ends.",
         copy,
-        prefix=prefix,
+        prefix=catalog.prefix,
     )

@@ -16,7 +16,7 @@ from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.lane import Lane, lanes_of
 from relay_pipelines.plan.topic_selection import literal_names
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.settings import Mirror, Settings
+from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import upstream_selection
 
@@ -45,7 +45,7 @@ class Catalog:
 
     def __init__(self, path: Path, prefix: Sequence[str] = ()) -> None:
         self.path = path
-        self._prefix = prefix
+        self.prefix = tuple(prefix)
 
     @staticmethod
     def beside(config: Path, prefix: Sequence[str] = ()) -> "Catalog":
@@ -55,19 +55,15 @@ class Catalog:
 
     def topics(self, mirror: str) -> list[str]:
         """The topics seen of a mirror; none if the file is missing or unreadable."""
-        return list(self._read().get(naming.path(self._prefix, mirror), []))
+        return list(self._read().get(naming.path(self.prefix, mirror), []))
 
     def known(self, name: str, mirror: Mirror) -> list[str]:
         """The topics seen before, and those that relay.yaml names literally, sorted."""
         return sorted({*self.topics(name), *literal_names(mirror.topics.allow)})
 
-    def lanes(self, settings: Settings) -> list[Lane]:
-        """The lanes of all mirrors."""
-        return [
-            lane
-            for name, mirror in settings.mirrors.items()
-            for lane in lanes_of(name, mirror, self.known(name, mirror), tuple(self._prefix))
-        ]
+    def lanes(self, name: str, mirror: Mirror) -> list[Lane]:
+        """The lanes of a mirror, with the topics that are known."""
+        return lanes_of(name, mirror, self.known(name, mirror), self.prefix)
 
     def learn(self, name: str, topics: Iterable[str]) -> list[str]:
         """Add topics of a mirror, and return the new ones, sorted."""
@@ -75,7 +71,7 @@ class Catalog:
         if wanted.issubset(self.topics(name)):
             return []
         with self._locked():
-            known, key = self._read(), naming.path(self._prefix, name)
+            known, key = self._read(), naming.path(self.prefix, name)
             seen = known.get(key, [])
             new = sorted(wanted.difference(seen))
             if new:

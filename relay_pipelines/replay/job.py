@@ -44,25 +44,25 @@ def _config(settings: Settings, catalog: Catalog) -> Any:
     )
 
 
-def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
+def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
     def copy(
         context: dg.OpExecutionContext, kafka: KafkaResource, stop: Stop, session: Session
     ) -> Iterator[Batch]:
         try:
-            yield from _replay(context, kafka, stop, session, prefix)
+            yield from _replay(context, kafka, stop, session, catalog.prefix)
         except RelayError as error:
             if error.needs_operator:
                 raise final_failure(context, str(error)) from None
             raise dg.Failure(str(error)) from None
 
     return build_job(
-        naming.job(prefix, "replay"),
-        naming.job(prefix, "replay_range"),
+        naming.job(catalog.prefix, "replay"),
+        naming.job(catalog.prefix, "replay_range"),
         "Copies a range of a topic again, into another topic, exactly once; or only shows it.",
         copy,
-        prefix=prefix,
+        prefix=catalog.prefix,
         config=_config(settings, catalog),
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relay_pipelines import settings
-from relay_pipelines.orchestration.lane import Lane, lanes_of
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
@@ -69,7 +69,7 @@ def lane_of(loaded: Settings, lane: Lane, catalog: Catalog) -> Lane | None:
     mirror = loaded.mirrors.get(lane.mirror)
     if mirror is None:
         return None
-    lanes = lanes_of(lane.mirror, mirror, catalog.known(lane.mirror, mirror), lane.prefix)
+    lanes = catalog.lanes(lane.mirror, mirror)
     return next((found for found in lanes if found.name == lane.name), None)
 
 
