@@ -8,7 +8,7 @@ calls the others from top to bottom:
     run_snapshot    takes the snapshot of a run, and writes what the run must know before it copies
     cut             cuts what is new into a window, without topics that have just failed
     open_window     the window that is open: what was copied, and is not reported yet
-    window_run      copies a window in one or several rounds, and recounts it
+    window_run      recounts a window, which one or several runs have copied
     window_checks   runs the expectations of its topics behind the copy
     failed_windows  which windows have failed, until later ones have copied what they left out
     schema_checks   compares the schemas of its records behind the copy

@@ -1,4 +1,4 @@
-"""Copies one frozen window, then recounts it at the destination."""
+"""Recounts one window at the destination, and says what of it is copied."""
 
 from __future__ import annotations
 
