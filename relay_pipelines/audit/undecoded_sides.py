@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from relay_pipelines.audit.comparison import Side
     from relay_pipelines.protocol.reader import FetchedSpan
 
-_RECORDS = 2_048  # at once, so that numpy's calls cost little beside what they do
-_SIZE_BYTES = 1 << 20
+_RECORDS = 8_192  # at once, so that what numpy's calls cost does not count
+_SIZE_BYTES = 4 << 20
 
 
 class SameRecords(NamedTuple):
@@ -164,8 +164,8 @@ class UndecodedSides:
             spans.append(source.take_span())
             records += header.records
             size_bytes += header.size_bytes
-            is_enough = records >= (wanted or _RECORDS) or size_bytes >= _SIZE_BYTES
-            if is_enough or span.end <= header.last_offset:
+            is_enough = records >= _RECORDS or size_bytes >= _SIZE_BYTES
+            if is_enough or records == wanted or span.end <= header.last_offset:
                 break
         return spans
 

@@ -34,6 +34,7 @@ _GROUPS = tuple(
     )
 )
 _ONE = np.uint64(1)
+_COPIED_BYTES = 256  # at most, so that copies of many stay in the processor's cache
 _CONTINUES = 0x80  # the bit in a byte of a varint that says that another byte follows
 
 
@@ -41,7 +42,7 @@ class Undecoded(NamedTuple):
     """Records of some batches, in order.
 
     Args:
-        data: the records of all batches, with zeros for their heads.
+        data: the records of all batches, and some bytes more.
         tails, ends: where the tail of each record begins and ends.
         timestamps, offsets: of each record.
     """
@@ -51,6 +52,15 @@ class Undecoded(NamedTuple):
     ends: Ints
     timestamps: Ints
     offsets: Ints
+
+
+class Bounds(NamedTuple):
+    """Where some tails begin and end on both sides."""
+
+    here: Ints
+    end: Ints
+    there: Ints
+    last: Ints
 
 
 def undecoded(
@@ -74,8 +84,7 @@ def undecoded(
     counts = np.array([header.records for header in headers])
     bounds = [*accumulate(map(len, bodies), initial=0)]
     joined = b"".join([*bodies, bytes(_LOAD_BYTES)])
-    data = np.frombuffer(bytearray(joined), np.uint8)
-    words = np.ndarray(len(data) - _WORD + 1, "<u8", data, strides=(1,))
+    words = _words(joined)
     of_batch = np.repeat(np.arange(len(headers)), counts)
     firsts = np.cumsum(counts) - counts
     starts = np.zeros(1, np.int64)
@@ -88,11 +97,11 @@ def undecoded(
         return None
     if not np.array_equal(starts[firsts], bounds[:-1]):
         return None
-    return _of_heads(data, words, headers, of_batch, starts)
+    return _of_heads(joined, words, headers, of_batch, starts)
 
 
 def _of_heads(
-    data: npt.NDArray[np.uint8],
+    joined: bytes,
     words: npt.NDArray[np.uint64],
     headers: Sequence[BatchHeader],
     of_batch: Ints,
@@ -115,10 +124,7 @@ def _of_heads(
     if stamped.any():
         newest = np.array([header.max_timestamp_ms for header in headers])
         timestamps = np.where(stamped[of_batch], newest[of_batch], timestamps)
-    size = tails - at
-    for byte in range(int(size.max())):
-        data[at[size > byte] + byte] = 0
-    return Undecoded(data.tobytes(), tails, ends, timestamps, offsets)
+    return Undecoded(joined, tails, ends, timestamps, offsets)
 
 
 def _walked(data: bytes, end: int, starts: Ints) -> Ints:
@@ -199,22 +205,40 @@ def same_tails(one: Undecoded, first: int, other: Undecoded, there: int, count: 
         first, there: the first record to compare on both sides.
         count: of records, at most.
     """
-    tails, copies = one.tails[first : first + count], other.tails[there : there + count]
-    ends, last = one.ends[first : first + count], other.ends[there : there + count]
-    count = leading(ends - tails == last - copies)
-    # where heads are as long on both sides, all from the first tail to the last is compared at once
-    cuts = np.flatnonzero(np.diff(copies[:count] - tails[:count])) + 1
-    begins = np.concatenate(([0], cuts)).astype(np.int64)[: count and None]
-    stops = np.append(cuts, count).astype(np.int64)[: count and None]
-    for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
-        here = one.data[tails[begin] : ends[stop - 1]]
-        if here != other.data[copies[begin] : last[stop - 1]]:
-            return next(
-                index
-                for index in range(begin, stop)
-                if one.data[tails[index] : ends[index]] != other.data[copies[index] : last[index]]
-            )
+    starts, copies = one.tails[first : first + count], other.tails[there : there + count]
+    stops, last = one.ends[first : first + count], other.ends[there : there + count]
+    count = leading(stops - starts == last - copies)
+    bits = np.frexp((stops - starts)[:count])[1]
+    for size in np.unique(bits).tolist():
+        some = np.flatnonzero(bits == size)
+        bounds = Bounds(starts[some], stops[some], copies[some], last[some])
+        if not _are_same(one.data, other.data, bounds, 1 << size - 1):
+            tails = zip(some.tolist(), *(each.tolist() for each in bounds), strict=True)
+            differing = (n for n, a, b, c, d in tails if one.data[a:b] != other.data[c:d])
+            count = min(count, next(differing, count))
     return count
+
+
+def _are_same(one: bytes, other: bytes, bounds: Bounds, size: int) -> bool:
+    """Whether some tails are known to be the same; all have this size at least, and less than two.
+
+    So the first and the last bytes of a tail are all of it, and numpy copies those of many at once.
+    """
+    return (
+        size <= _COPIED_BYTES
+        and _blocks(one, bounds.here, size) == _blocks(other, bounds.there, size)
+        and _blocks(one, bounds.end - size, size) == _blocks(other, bounds.last - size, size)
+    )
+
+
+def _blocks(data: bytes, starts: Ints, size: int) -> bytes:
+    """Return so many bytes from each start on."""
+    return np.ndarray(len(data) - size + 1, f"V{size}", data, strides=(1,))[starts].tobytes()
+
+
+def _words(data: bytes) -> npt.NDArray[np.uint64]:
+    """Return the words that begin at each of the bytes."""
+    return np.ndarray(len(data) - _WORD + 1, "<u8", data, strides=(1,))
 
 
 def leading(flags: npt.NDArray[np.bool_]) -> int:

@@ -81,3 +81,21 @@ def test_bytes_that_are_none_of_a_batch() -> None:
     damaged[-1] ^= 1
     with pytest.raises(CorruptBatchError, match="CRC"):
         undecoded([Batch(header, memoryview(damaged))])
+
+
+def test_one_byte_that_differs() -> None:
+    """It is found in a record of any size, wherever it is."""
+    values = [bytes(size) for size in range(1, 600)]
+    found = undecoded(batches([Record(0, 1, None, value, []) for value in values], 600, 0))
+    assert found is not None
+    for place in (0.0, 0.3, 0.5, 0.7, 0.99):
+        others = []
+        for value in values:
+            at = int(len(value) * place)
+            others.append(value[:at] + b"x" + value[at + 1 :])
+        changed = [Record(0, 1, None, other, []) for other in others]
+        copies = undecoded(batches(changed, 600, 0))
+        assert copies is not None
+        for index in range(len(values)):
+            assert same_tails(found, index, copies, index, 1) == 0
+    assert same_tails(found, 0, found, 0, len(values)) == len(values)
