@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from relay_pipelines.audit.comparison import Side
     from relay_pipelines.protocol.reader import FetchedSpan
 
-_RECORDS = 8_192  # at once, so that what numpy's calls cost does not count
+# at once: the more, the less numpy's calls count; but after a difference, more may come soon
+_LEAST_RECORDS, _MOST_RECORDS = 1_024, 8_192
 _SIZE_BYTES = 4 << 20
 
 
@@ -79,6 +80,7 @@ class UndecodedSides:
     def __init__(self, source: Side, destination: Side) -> None:
         self._sides = source, destination
         self._parts: list[_Part | None] = [None, None]
+        self._most = _LEAST_RECORDS
 
     @property
     def are_at_batches(self) -> bool:
@@ -144,6 +146,7 @@ class UndecodedSides:
         at, stop = np.searchsorted(found.offsets, (spans[0].start, spans[-1].end)).tolist()
         part = _Part(found, at, stop, spans, batches[0].header.is_log_append_time)
         if part.left:
+            self._most = min(2 * self._most, _MOST_RECORDS)
             return part
         self._sides[side].give_back(spans)
         return None
@@ -164,12 +167,13 @@ class UndecodedSides:
             spans.append(source.take_span())
             records += header.records
             size_bytes += header.size_bytes
-            is_enough = records >= _RECORDS or size_bytes >= _SIZE_BYTES
-            if is_enough or records == wanted or span.end <= header.last_offset:
+            is_enough = records >= self._most or size_bytes >= _SIZE_BYTES
+            if is_enough or 0 < records == wanted or span.end <= header.last_offset:
                 break
         return spans
 
     def _give_back(self) -> None:
+        self._most = _LEAST_RECORDS
         for number, (side, part) in enumerate(zip(self._sides, self._parts, strict=True)):
             if part is not None:
                 first = int(part.records.offsets[part.at])

@@ -111,14 +111,19 @@ def align(
     destination: Sequence[Sequence[Any]],
     fields: Sequence[int],
     pairs: Pairs,
+    *,
+    compacted: bool = False,
 ) -> Alignment:
     """Name what happened to each record of two stretches.
 
     Args:
         fields: of `Content` that are compared.
         pairs: of `anchors`.
+        compacted: whether a cleaner may have left different records of one key on both sides: then
+            those that share their key alone are not one.
     """
     found = Alignment()
+    levels = _LEVELS[:-1] if compacted else _LEVELS
     for one, other in pairs:
         is_same = by(source[one], fields) == by(destination[other], fields)
         (found.same if is_same else found.changed).append((one, other))
@@ -128,7 +133,7 @@ def align(
     for gap_source, gap_destination in gaps(pairs, len(source), len(destination)):
         ones = [index for index in gap_source if index not in moved_from]
         others = [index for index in gap_destination if index not in moved_to]
-        for shared in _LEVELS if ones and others else ():
+        for shared in levels if ones and others else ():
             more = _sharing(source, destination, ones, others, shared)
             found.changed += more
             ones, others = _without(ones, more, 0), _without(others, more, 1)
@@ -150,9 +155,7 @@ def changed_fields(
     source: Sequence[Any], destination: Sequence[Any], fields: Sequence[int]
 ) -> tuple[str, str]:
     """Return which fields of a record differ, and which headers were only added to it."""
-    names = [FIELDS[each] for each in fields if source[each] != destination[each]]
-    if names != [FIELDS[HEADERS]]:
-        return ", ".join(names), ""
+    names = ", ".join(FIELDS[each] for each in fields if source[each] != destination[each])
     had, has = list(source[HEADERS]), list(destination[HEADERS])
     added = []
     for header in has:
@@ -160,7 +163,7 @@ def changed_fields(
             had.pop(0)
         else:
             added.append(header[0])
-    return "headers", "" if had else ", ".join(sorted(set(added)))
+    return names, "" if had else ", ".join(sorted(set(added)))
 
 
 def _without(indices: Sequence[int], pairs: Pairs, side: int) -> list[int]:

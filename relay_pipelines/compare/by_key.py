@@ -222,7 +222,7 @@ class ByKey:
             if is_ordered
             else []
         )
-        found = align(source, destination, fields, pairs)
+        found = align(source, destination, fields, pairs, compacted=any(self._pair.compacts))
         if not is_ordered:
             found.same, found.moved = found.moved, []
         self._take(found, source, destination, fields)

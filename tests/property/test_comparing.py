@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -102,7 +103,8 @@ def test_in_order(
         patch.setattr(in_order, "_WINDOWS", (4, 8))
         patch.setattr(in_order, "_MOST_WAITING", most)
         patch.setattr(in_order, "_STEADY", steady)
-        patch.setattr(undecoded_sides, "_RECORDS", 8)
+        patch.setattr(undecoded_sides, "_LEAST_RECORDS", 4)
+        patch.setattr(undecoded_sides, "_MOST_RECORDS", 8)
         one = pair(end, other_end, Align.ORDER)
         comparing = InOrder(one, Side(here), Side(there), lambda *_: None)
         comparing.compare()
@@ -140,3 +142,37 @@ def test_by_key(source: list[Content], edits: list[tuple[str, int, Content]], al
     is_ordered = align is Align.SET or ordered[0] == ordered[1]
     same = Counter(source) == Counter(destination) and is_ordered
     assert (not found.numbers and not found.not_compared) == same
+
+
+def cleaned(records: Sequence[Content], count: int) -> list[Content]:
+    """Return what a cleaner leaves of records, of which it has seen so many."""
+    newest = {each[1]: number for number, each in enumerate(records[:count])}
+    left = [each for number, each in enumerate(records[:count]) if newest[each[1]] == number]
+    return [*left, *records[count:]]
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"b", b"c"]), min_size=1, max_size=30),
+    st.tuples(st.integers(0, 30), st.integers(0, 30)),
+    st.integers(0, 29),
+)
+def test_cleaners(keys: list[bytes], seen: tuple[int, int], lost: int) -> None:
+    """What they have removed is explained; a record that was lost before that is one difference."""
+    source: list[Content] = [(n, key, b"%d" % n, ()) for n, key in enumerate([*keys, b"last"])]
+    for copies in (source, [each for each in source if each[0] != lost % len(keys)]):
+        here, there = (cleaned(*each) for each in zip((source, copies), seen, strict=True))
+        one = replace(pair(len(here), len(there), Align.KEY), compacts=(True, True))
+        rows = [
+            by_key._group(content, by_key=True)
+            + by_key._PLACE.pack(side, 0, offset)
+            + by_key._packed(content, 0)
+            for side, records in enumerate((here, there))
+            for offset, content in enumerate(records)
+        ]
+        found = merged([ByKey(one).compare(sorted(rows))])
+        apart = (Counter(here) - Counter(there)).total() + (Counter(there) - Counter(here)).total()
+        missing = found.numbers["missing"]
+        assert found.numbers.total() == missing <= (copies is not source)
+        assert found.superseded + missing == apart
+        newest = source[lost % len(keys)] in cleaned(source, len(source))
+        assert copies is source or missing or not newest
