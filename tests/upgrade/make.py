@@ -1,9 +1,9 @@
 """Makes the bytes of a release, once: `python -m tests.upgrade.make`, at its commit.
 
 The folder of the release then has what later versions must read: the disks of both clusters, whose
-topics of checkpoints and ledger hold each kind of record; Dagster's database; a statement; the
-checkpoint folder of a stream. They are never made again: what another commit writes is not what the
-release has written.
+topics of checkpoints and ledger hold each kind of record, with those of `decisions.py`; Dagster's
+database; a statement; the checkpoint folder of a stream. They are never made again: what another
+commit writes is not what the release has written.
 """
 
 import importlib.metadata
@@ -23,22 +23,21 @@ from dagster import DagsterInstance
 from relay_pipelines.dataframe import register
 from relay_pipelines.ledger import ledger_topic
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration.window_log import find
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.spark.session import connect, end
 from relay_pipelines.windows.open_window import OpenWindow, OpenWindowStore
 from tests.orchestration.in_process_environment import InProcessEnvironment, shared
-from tests.support import commands, independent
-from tests.support.commands import configured, relay_here
+from tests.support import independent
 from tests.support.data_source import patiently
+from tests.upgrade.decisions import FOR_EVER, Decisions, succeeded
 
 FOLDER = Path(__file__).parent
-MIRROR, MOVING = "shop", "parcels"
+MIRROR = "shop"
+SIDES = ("source", "destination")
 TOPICS = ("orders", "events")
 FAILING = "images"
 """A topic with a record that its copy does not take, so that its windows fail."""
-FOR_EVER = {"retention.ms": "-1"}
 NO_RETENTION = {
     # what the disks hold was written years ago
     "log.retention.check.interval.ms": 1 << 40,
@@ -52,10 +51,17 @@ _LEFT_OUT = ("broker.log", "server.properties", "format.log", "log4j2.properties
 @contextmanager
 def clusters(folder: Path) -> Iterator[tuple[LocalCluster, LocalCluster]]:
     """Start both clusters with what is on their disks."""
-    with (
-        LocalCluster("source", folder=folder / "source", config=NO_RETENTION) as source,
-        LocalCluster("destination", folder=folder / "destination", config=NO_RETENTION) as copies,
-    ):
+    source, copies = (
+        LocalCluster(
+            name,
+            folder=folder / name,
+            config=NO_RETENTION,
+            authorizer=True,
+            start_timeout_seconds=300.0,  # also on a machine that is busy
+        )
+        for name in SIDES
+    )
+    with source, copies:
         yield source, copies
 
 
@@ -69,19 +75,6 @@ def environment(
         found = InProcessEnvironment(folder, MIRROR, source, copies, instance)
         found.write([*TOPICS, FAILING], rename="eu.{topic}")
         yield found
-
-
-def moving(folder: Path, source: LocalCluster, copies: LocalCluster) -> Path:
-    """Write the relay.yaml of the mirror that is about to move."""
-    section = commands.mirror(source.cluster(), copies.cluster(), MOVING, upstream="a")
-    return configured(folder, {MOVING: section})
-
-
-def succeeded(config: Path, *arguments: str) -> str:
-    """Run a command, and return what it says."""
-    done = relay_here(config, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def streamed(spark: Any, config: Path, folder: Path) -> list[str]:
@@ -117,13 +110,8 @@ def fill(env: InProcessEnvironment, word: str) -> None:
 def made(folder: Path, spark: Any) -> None:
     """Let the release work, and leave what it has written."""
     with clusters(folder) as (source, copies):
-        for topic in (*TOPICS, FAILING, MOVING):
+        for topic in (*TOPICS, FAILING):
             independent.create(source.cluster(), topic, 2, FOR_EVER)
-        independent.write(
-            source.cluster(),
-            TopicPartition(MOVING, 0),
-            [independent.Record(None, b"a parcel") for _ in range(5)],
-        )
         with environment(folder, source, copies) as env:
             large = {"max.message.bytes": "500"} | FOR_EVER
             independent.create(copies.cluster(), f"eu.{FAILING}", 2, large)
@@ -144,10 +132,7 @@ def made(folder: Path, spark: Any) -> None:
             left = env.freeze()[-1]
             keep_open(env, left)
             succeeded(env.config, "attest", "--output", str(folder / "statement.jsonl"))
-        config = moving(folder, source, copies)
-        succeeded(config, "run", "--stop-at-end")
-        fence = ("move", "fence", "--by", "hand", "--still", "1s", "--recent", "1s", "--execute")
-        succeeded(config, *fence)
+        Decisions(folder, source, copies).make()
 
 
 def keep_open(env: InProcessEnvironment, key: str) -> None:

@@ -3,10 +3,13 @@
 `make.py` has made the bytes, by the release itself.
 """
 
+import itertools
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,9 @@ from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import StateKind
 from relay_pipelines.ledger.statement import read_statement
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
 from relay_pipelines.move.record import MoveRecord
+from relay_pipelines.move.states import State
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.sensors import health
@@ -38,8 +42,10 @@ from tests.orchestration.in_process_environment import (
 )
 from tests.support import commands, independent, segments, wheel
 from tests.support.commands import configured, error_line, ran, relay_here
-from tests.upgrade import make, next_version
-from tests.upgrade.make import FAILING, MIRROR, MOVING, TOPICS
+from tests.support.independent import Record
+from tests.upgrade import decisions, make, next_version
+from tests.upgrade.decisions import MOVING, RETURNING
+from tests.upgrade.make import FAILING, MIRROR, SIDES, TOPICS
 
 RELEASES = sorted(path.parent for path in make.FOLDER.glob("*/disks.tar.xz"))
 RECORDS: dict[StateKind, type] = {
@@ -47,12 +53,15 @@ RECORDS: dict[StateKind, type] = {
     StateKind.START: checkpoint.StartRecord,
     StateKind.OWNER: checkpoint.OwnerRecord,
     StateKind.CREATED: checkpoint.CreatedRecord,
+    StateKind.DOUBT: checkpoint.DoubtRecord,
     StateKind.ENDED: checkpoint.RunEndsRecord,
+    StateKind.QUARANTINE: checkpoint.QuarantineRecord,
     StateKind.MOVE: MoveRecord,
 }
-"""What `make.py` writes: a doubt and a quarantine need a source that goes wrong."""
+"""Every kind that a mirror writes."""
 LANE = Lane(MIRROR, naming.MAIN, WindowSettings(), (*TOPICS, FAILING))
 NEWER = "was written by relay_pipelines 1.3 or later; this is"
+LOOKING = (["run", "--stop-at-end"], ["plan"], ["audit"])
 CALL = "import sys; from relay_pipelines.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -70,9 +79,12 @@ def left(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stored(left: Path, topic: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the records of a topic of ours, by Kafka's protocol guide."""
-    for at in checkpoint.homes(topic):
-        for batch in segments.batches(left / "destination", at):
+    """Yield the records of a topic of ours, by Kafka's protocol guide.
+
+    A way back has its own in the source cluster.
+    """
+    for side, at in itertools.product(SIDES, checkpoint.homes(topic)):
+        for batch in segments.batches(left / side, at):
             for record in () if batch.is_control else batch.decompressed().records:
                 assert record.key is not None
                 assert record.value is not None
@@ -82,19 +94,26 @@ def stored(left: Path, topic: str) -> Iterator[tuple[bytes, bytes]]:
 @pytest.mark.quick
 def test_every_record_is_read(left: Path) -> None:
     """Each kind of record of the topic of checkpoints, and each entry of the ledger."""
-    found: Counter[StateKind] = Counter()
+    found: dict[StateKind, list[Any]] = defaultdict(list)
     for key, value in stored(left, checkpoint.TOPIC):
         parsed = checkpoint.parse(key)
-        found[parsed.kind] += 1
-        checkpoint.record_of(RECORDS[parsed.kind], parsed, value)
-    assert found.keys() == RECORDS.keys()
+        found[parsed.kind].append(checkpoint.record_of(RECORDS[parsed.kind], parsed, value))
+    assert found.keys() == RECORDS.keys() == {*StateKind} - {StateKind.NONE}
+    assert {each.state for each in found[StateKind.MOVE]} >= {
+        *(State.FENCED, State.CUT, State.RETURNING, State.BACK)
+    }
+    last = max(found[StateKind.MOVE], key=lambda each: each.number)
+    assert (last.state, len(last.fence.acls["a"])) == (State.FENCED, 1)
+    assert {each.generation for each in found[StateKind.CHECKPOINT]} == {0, 1}
+    assert any(each.passed for each in found[StateKind.CHECKPOINT]), "a copy of copies"
     entries = [
         ledger_topic.record_at(key, value, checkpoint.home(ledger_topic.TOPIC, key), 0).entry
         for key, value in stored(left, ledger_topic.TOPIC)
     ]
     assert {entry.mirror.partition("@")[0] for entry in entries} == {
-        *(MIRROR, MOVING, f"{MIRROR}.replay")
+        *(MIRROR, f"{MIRROR}.replay", *decisions.COPIES, f"{MOVING}.back")
     }
+    assert {entry.mirror for entry in entries if entry.gap} == {MOVING, RETURNING}
 
 
 @pytest.mark.quick
@@ -131,6 +150,27 @@ def env(
         yield found
 
 
+@dataclass(frozen=True)
+class Later:
+    """A later version, with one more field in each format: a program of its own."""
+
+    folder: Path
+    variables: Mapping[str, str]
+
+    def relay(self, config: Path, *arguments: str) -> None:
+        """Run a command, which must succeed."""
+        command = [sys.executable, "-c", CALL, "--config", str(config), *arguments]
+        done = ran(*command, env=self.variables, cwd=self.folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Later:
+    """What a later version writes, this one refuses."""
+    folder = tmp_path_factory.mktemp("later")
+    return Later(folder, wheel.environment(next_version.written(folder / "package")))
+
+
 def assert_all_copied(env: InProcessEnvironment) -> None:
     """Compare each topic-partition of both sides with another client."""
     for topic in TOPICS:
@@ -142,9 +182,9 @@ def assert_all_copied(env: InProcessEnvironment) -> None:
             )
 
 
-def said(env: InProcessEnvironment, *arguments: str) -> str:
+def said(config: Path, *arguments: str) -> str:
     """Return the error line of a command that this version must refuse."""
-    done = relay_here(env.config, *arguments)
+    done = relay_here(config, *arguments)
     assert done.returncode == 1, done.stdout + done.stderr
     return error_line(done)
 
@@ -153,32 +193,23 @@ def test_this_version_goes_on_and_a_later_one_after_it(
     env: InProcessEnvironment,
     release: Path,
     left: Path,
-    brokers: tuple[LocalCluster, LocalCluster],
     local_session: Any,
+    later: Later,
     tmp_path: Path,
 ) -> None:
     """It plans, copies, checks and audits; then it refuses what the later one has written."""
     goes_on(env, release, left, local_session)
-    moving = make.moving(left, *brokers)
-    assert "is fenced since" in make.succeeded(moving, "move", "status")
-    make.succeeded(moving, "move", "back", "--execute")
-    later = wheel.environment(next_version.written(tmp_path / "later"))
-
-    def as_later(*arguments: str) -> str:
-        command = [sys.executable, "-c", CALL, "--config", str(env.config), *arguments]
-        done = ran(*command, env=later, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
+    with newer_kind_of_record(env.destination.cluster(), MIRROR):
+        refuses(env)
     make.fill(env, "later")
-    as_later("run", "--stop-at-end")
-    as_later("audit", "--level", "full")
-    as_later("audit", "--against", str(release / "statement.jsonl"))
-    as_later("attest", "--output", str(tmp_path / "later.jsonl"))
+    later.relay(env.config, "run", "--stop-at-end")
+    later.relay(env.config, "audit", "--level", "full")
+    later.relay(env.config, "audit", "--against", str(release / "statement.jsonl"))
+    later.relay(env.config, "attest", "--output", str(tmp_path / "later.jsonl"))
     assert_all_copied(env)
     is_refused(env, tmp_path, local_session)
     make.fill(env, "last")
-    as_later("run", "--stop-at-end")
+    later.relay(env.config, "run", "--stop-at-end")
     assert_all_copied(env)
 
 
@@ -195,35 +226,58 @@ def goes_on(env: InProcessEnvironment, release: Path, left: Path, spark: Any) ->
     planned = env.windows(TOPICS[0])[-1]
     succeeded(env.materialize(TOPICS[0], planned))
     assert key in env.materialized(FAILING)
-    make.succeeded(env.config, "audit", "--level", "full")
-    make.succeeded(env.config, "audit", "--against", str(release / "statement.jsonl"))
-    make.succeeded(env.config, "attest", "--output", str(left / "again.jsonl"))
+    decisions.succeeded(env.config, "audit", "--level", "full")
+    decisions.succeeded(env.config, "audit", "--against", str(release / "statement.jsonl"))
+    decisions.succeeded(env.config, "attest", "--output", str(left / "again.jsonl"))
     new = make.streamed(spark, env.config, left / "stream")
     assert sorted(new) == sorted(
         f"planned {TOPICS[0]} {partition} {each}" for partition in range(2) for each in range(20)
     )
 
 
+@contextmanager
+def newer_kind_of_record(destination: Cluster, mirror: str) -> Iterator[None]:
+    """Let a later version have said something of a mirror for which this one has no words."""
+    key = f"{mirror}/news".encode()
+    home = checkpoint.home(checkpoint.TOPIC, key)
+    independent.write(destination, home, [Record(key, b'{"version":103,"news":"?"}')])
+    yield
+    independent.write(destination, home, [Record(key, None)])
+
+
+def refuses(env: InProcessEnvironment) -> None:
+    """See that commands, ticks, runs and sensors say the line, and write nothing."""
+    line = f"a record of {checkpoint.TOPIC} {NEWER}"
+    with nothing_written(env.destination.cluster(), *(f"eu.{topic}" for topic in TOPICS)):
+        for command in LOOKING:
+            assert line in said(env.config, *command), command
+        with pytest.raises(dg.Failure, match=NEWER):
+            env.tick()
+        assert NEWER in failure(env.run()), "a session ends with the line"
+        assert NEWER in line_of(env.health()), "the upstreams are looked at all the same"
+
+
+@contextmanager
+def nothing_written(cluster: Cluster, *topics: str) -> Iterator[None]:
+    """See that nothing is committed to the topics of ours, and to those of copies."""
+    written = [*checkpoint.homes(checkpoint.TOPIC), *checkpoint.homes(ledger_topic.TOPIC)]
+    written += [TopicPartition(topic, number) for topic in topics for number in range(2)]
+    before = independent.ends(cluster, written)
+    yield
+    assert independent.ends(cluster, written) == before
+
+
 def is_refused(env: InProcessEnvironment, folder: Path, spark: Any) -> None:
     """See that nothing is written, and that another mirror goes on."""
-    written = [*checkpoint.homes(checkpoint.TOPIC), *checkpoint.homes(ledger_topic.TOPIC)]
-    written += [TopicPartition(f"eu.{topic}", number) for topic in TOPICS for number in range(2)]
-    before = independent.ends(env.destination.cluster(), written)
-    for arguments in (["run", "--stop-at-end"], ["plan"], ["audit"]):
-        assert f"a record of {checkpoint.TOPIC} {NEWER}" in said(env, *arguments), arguments
-    assert f"a record of {ledger_topic.TOPIC} {NEWER}" in said(env, "attest")
+    refuses(env)
+    assert f"a record of {ledger_topic.TOPIC} {NEWER}" in said(env.config, "attest")
     ledger = spark.read.format("relay").option("config", str(env.config)).option("what", "ledger")
     with pytest.raises(PySparkException, match=NEWER):
         ledger.load().collect()
-    with pytest.raises(dg.Failure, match=NEWER):
-        env.tick()
-    assert NEWER in failure(env.run()), "a session ends with the line"
-    assert NEWER in line_of(env.health()), "the upstreams are looked at all the same"
     assert f"the statement {folder / 'later.jsonl'} {NEWER}" in said(
-        env, "audit", "--against", str(folder / "later.jsonl")
+        env.config, "audit", "--against", str(folder / "later.jsonl")
     )
-    assert independent.ends(env.destination.cluster(), written) == before
     section = commands.mirror(
         env.source.cluster(), env.destination.cluster(), "orders", topics={"rename": "own.{topic}"}
     )
-    make.succeeded(configured(folder, {"own": section}), "run", "--stop-at-end")
+    decisions.succeeded(configured(folder, {"own": section}), "run", "--stop-at-end")
