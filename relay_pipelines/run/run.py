@@ -32,7 +32,7 @@ from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import StoppableClock
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot import hidden_copies
+from relay_pipelines.snapshot import configs, hidden_copies
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
@@ -145,7 +145,7 @@ class _Run:
         with ExitStack() as stack:
             # its waits end when the run is stopped
             client = stack.enter_context(self._stoppable(plan.snapshot).destination_client())
-            plan = self._sync_configs(client, plan)
+            plan = self._with_configs(self._sync_configs(client, plan))
             planned = plan.ranges
             if not planned:
                 return
@@ -187,6 +187,11 @@ class _Run:
         self.result.errors += refused.values()
         planned = [each for each in plan.planned if each.topic_partition.topic not in refused]
         return replace(plan, snapshot=replace(snapshot, sides=self.sides), planned=planned)
+
+    def _with_configs(self, plan: RunPlan) -> RunPlan:
+        """Ask for those of topics of which the source has nothing new: a window was cut before."""
+        snapshot = configs.with_some(self._stoppable(plan.snapshot), plan.by_topic)
+        return replace(plan, snapshot=replace(snapshot, sides=self.sides))
 
     def _stoppable(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         """Return it with a clock whose waits end when the run is stopped."""

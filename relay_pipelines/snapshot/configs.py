@@ -1,11 +1,12 @@
 """The configurations of topics: each look asks for those of what would be copied.
 
-Of the other topics, whoever compares, creates or shows them asks besides: `with_all`.
+Of the other topics, whoever compares, creates or shows them asks besides: `with_all`; and whoever
+copies what another look has planned: `with_some`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -58,7 +59,14 @@ def read(
 
 
 def with_all(snapshot: ClusterSnapshot, *, patient: bool = True) -> ClusterSnapshot:
-    """Return a snapshot with the configurations of all its topics.
+    """Return a snapshot with the configurations of all its topics, as `with_some`."""
+    return with_some(snapshot, snapshot.topics, patient=patient)
+
+
+def with_some(
+    snapshot: ClusterSnapshot, names: Iterable[str], *, patient: bool = True
+) -> ClusterSnapshot:
+    """Return a snapshot with the configurations of some topics, too.
 
     Args:
         patient: as in `retry`.
@@ -67,7 +75,7 @@ def with_all(snapshot: ClusterSnapshot, *, patient: bool = True) -> ClusterSnaps
         RelayError: a cluster does not answer.
     """
     known = snapshot.configs
-    others = {name: each for name, each in snapshot.topics.items() if name not in known.source}
+    others = {name: snapshot.topics[name] for name in names if name not in known.source}
     if not others:
         return snapshot
     with snapshot.source_client() as source, snapshot.destination_client() as destination:

@@ -221,6 +221,22 @@ def test_a_window_cut_before_a_loss_is_superseded(
     assert "was deleted and created again" in str(found.description)
 
 
+def test_a_window_of_which_the_source_has_nothing_any_more(
+    environment: InProcessEnvironment, topics: list[str]
+) -> None:
+    """It is incomplete, and says so: nothing of it was copied before its topic was made again."""
+    topic = topics[1]
+    environment.write(topics, give_up_after="1s")
+    create(environment.destination.cluster(), environment.copy_of(topic).topic, 2)
+    (window,) = environment.freeze()
+    environment.recreate(topic)
+
+    found = checks(environment.materialize(topic, window))[topic]
+
+    assert not found.passed
+    assert f"{topic}-1[0, 50) is incomplete" in str(found.description)
+
+
 def test_topics_that_the_destination_refuses_do_not_block_the_lane(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
