@@ -75,7 +75,8 @@ def with_some(
         RelayError: a cluster does not answer.
     """
     known = snapshot.configs
-    others = {name: snapshot.topics[name] for name in names if name not in known.source}
+    asked = set(names).difference(known.source)
+    others = {name: each for name, each in snapshot.topics.items() if name in asked}
     if not others:
         return snapshot
     with snapshot.source_client() as source, snapshot.destination_client() as destination:
