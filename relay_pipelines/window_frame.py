@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.copy.columns import COLUMNS
@@ -13,7 +13,7 @@ from relay_pipelines.dataframe.record_range import Range, read_range
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger.chunk_copies import ChunkCopies
 from relay_pipelines.ledger.committed import entries_back_to
-from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, LedgerEntry, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
@@ -31,17 +31,20 @@ def windows_as_frame(
     topic: str,
     windows: Sequence[FrozenWindow],
     columns: Sequence[str] = (),
+    others: Callable[[], Sequence[FrozenWindow]] = tuple,
 ) -> Any:
     """Return what was copied in some windows of a topic, as it is at the destination.
 
     A window has the chunks that were copied for it, and those of its offsets that were copied for
     none: `relay run` copies what a killed run has left. It has no rows if another window has copied
-    its offsets. Where Spark runs, it needs neither relay.yaml nor its secrets.
+    its offsets, or has them, too, and is older. Where Spark runs, it needs neither relay.yaml nor
+    its secrets.
 
     Args:
         topic: the name of the source topic.
         windows: of it; without their offsets, only what was copied for them.
         columns: all by default: those of the format, and `window`.
+        others: returns the other windows of the topic; asked if something was copied for none.
 
     Raises:
         ConfigError: a column is unknown, or the ledger no longer knows what a window has copied.
@@ -53,7 +56,7 @@ def windows_as_frame(
     cluster = sides.mirror.destination_cluster
     with ClusterClient(cluster, DestinationError, purpose="frame") as client:
         client.metadata([])  # tasks must reach the same cluster
-        tasks = _labelled_ranges(client.cluster, entries, _Owners(windows))
+        tasks = _labelled_ranges(client.cluster, entries, _Owners(windows, others))
     schema = ", ".join(f"{column} {_COLUMNS[column]}" for column in wanted)
     if not tasks:
         return session.createDataFrame([], schema)
@@ -66,23 +69,40 @@ _Labelled = list[tuple[str, Range]]
 
 
 class _Owners:
-    """Which of some windows has a chunk."""
+    """Which of some windows has a chunk.
 
-    def __init__(self, windows: Sequence[FrozenWindow]) -> None:
+    Args:
+        others: the other windows of the topic: of those that overlap, the first one has what was
+            copied for none, also if it is read at another time.
+    """
+
+    def __init__(
+        self, windows: Sequence[FrozenWindow], others: Callable[[], Sequence[FrozenWindow]] = tuple
+    ) -> None:
+        self._windows = windows
+        self._others = others
         self._keys = {window.key for window in windows}
-        self._planned = defaultdict[tuple[TopicPartition, int], list[tuple[OffsetRange, str]]](list)
-        for window in windows:
-            for offsets in window.ranges:
-                tp = offsets.topic_partition
-                self._planned[tp, window.generation_of(tp)].append((offsets, window.key))
 
     def key_of(self, entry: LedgerEntry) -> str | None:
         """The window for which a chunk was copied, or, if for none, in which it begins."""
-        if entry.window in self._keys:
-            return entry.window
-        begin = entry.source.start
-        planned = () if entry.window else self._planned[entry.tp, entry.generation]
-        return next((key for offsets, key in planned if offsets.start <= begin < offsets.end), None)
+        if entry.window:
+            return entry.window if entry.window in self._keys else None
+        begins_in = partial(_begins_in, entry)
+        if not any(map(begins_in, self._windows)):
+            return None
+        first = next(filter(begins_in, self._all)).key
+        return first if first in self._keys else None
+
+    @cached_property
+    def _all(self) -> list[FrozenWindow]:
+        return sorted([*self._windows, *self._others()], key=attrgetter("key"))
+
+
+def _begins_in(entry: LedgerEntry, window: FrozenWindow) -> bool:
+    return window.generation_of(entry.tp) == entry.generation and any(
+        offsets.topic_partition == entry.tp and offsets.start <= entry.source.start < offsets.end
+        for offsets in window.ranges
+    )
 
 
 def _labelled_ranges(

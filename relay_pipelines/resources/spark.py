@@ -1,6 +1,7 @@
 """The lazy Spark session of dagster-pyspark, with the settings of relay.yaml."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -62,11 +63,14 @@ class SparkResource(LazyPySparkResource):
 
         *prefix, mirror, of_partitions = _followed(context)
         followed = dg.AssetKey([*prefix, mirror, topic or of_partitions])
-        keys = _with_failed(context.instance, followed, context.partition_keys)
-        windows = windows_of(context.instance, followed, keys)
+        known = _known(context.instance, followed)
+        keys = _with_failed(context.instance, followed, known, context.partition_keys)
+        others = sorted({key for key in known if key < max(keys, default="")}.difference(keys))
+        look = partial(windows_of, context.instance, followed)
         return windows_as_frame(
             self.spark_session,
-            *(self.kafka.sides(mirror), followed.path[-1], windows, columns),
+            *(self.kafka.sides(mirror), followed.path[-1], look(keys), columns),
+            others=partial(look, others),
         )
 
     def teardown_after_execution(self, context: Any) -> None:  # noqa: ARG002 - Dagster's signature
@@ -91,11 +95,18 @@ def _followed(context: dg.AssetExecutionContext) -> list[str]:
     return path
 
 
+def _known(instance: dg.DagsterInstance, followed: dg.AssetKey) -> Sequence[str]:
+    """The windows of the topic."""
+    return instance.get_dynamic_partitions("/".join([*followed.path, _WINDOWS]))
+
+
 def _with_failed(
-    instance: dg.DagsterInstance, followed: dg.AssetKey, wanted: Sequence[str]
+    instance: dg.DagsterInstance,
+    followed: dg.AssetKey,
+    known: Sequence[str],
+    wanted: Sequence[str],
 ) -> list[str]:
     """The windows, and those of the topic that were not completed since the one before them."""
-    known = instance.get_dynamic_partitions("/".join([*followed.path, _WINDOWS]))
     completed = instance.get_materialized_partitions(followed)
     found, failed = list(wanted), list[str]()
     for key in sorted(known):
