@@ -1,6 +1,6 @@
 """Mirrors of which somebody decides something: a move, another log, an upstream; and their copies.
 
-`make.py` leaves what the release has written of them.
+`make.py` leaves what the release has written of them, and `test_release.py` goes on from there.
 """
 
 from collections.abc import Iterable
@@ -68,6 +68,16 @@ class Decisions:
     def move(self, step: str, *options: str) -> None:
         """Do a step of the move; it must succeed."""
         succeeded(self.config(MOVING), "move", step, *options, *STILL)
+
+    def assert_all_copied(self) -> None:
+        """Compare each log that is copied from its first record with another client."""
+        source, copies = self.source.cluster(), self.copies.cluster()
+        originals = {MOVING: (source, MOVING), LABELLED: (source, LABELLED)}
+        for mirror, (cluster, topic) in (originals | {ARCHIVING: (copies, RETURNING)}).items():
+            independent.assert_equal(
+                independent.records_of(cluster, TopicPartition(topic, 0)),
+                independent.records_of(copies, TopicPartition(COPIES[mirror], 0)),
+            )
 
     def make(self) -> None:
         """Let each mirror come to its decision."""

@@ -44,7 +44,7 @@ from tests.support import commands, independent, segments, wheel
 from tests.support.commands import configured, error_line, ran, relay_here
 from tests.support.independent import Record
 from tests.upgrade import decisions, make, next_version
-from tests.upgrade.decisions import MOVING, RETURNING
+from tests.upgrade.decisions import ARCHIVING, LABELLED, MOVING, RETURNING, Decisions
 from tests.upgrade.make import FAILING, MIRROR, SIDES, TOPICS
 
 RELEASES = sorted(path.parent for path in make.FOLDER.glob("*/disks.tar.xz"))
@@ -148,6 +148,12 @@ def env(
     """The mirror of the release, and its Dagster."""
     with make.environment(left, *brokers) as found, shared(local_spark.session):
         yield found
+
+
+@pytest.fixture
+def decided(left: Path, brokers: tuple[LocalCluster, LocalCluster]) -> Decisions:
+    """The mirrors of which somebody has decided something; their commands run here."""
+    return Decisions(left, *brokers)
 
 
 @dataclass(frozen=True)
@@ -281,3 +287,59 @@ def is_refused(env: InProcessEnvironment, folder: Path, spark: Any) -> None:
         env.source.cluster(), env.destination.cluster(), "orders", topics={"rename": "own.{topic}"}
     )
     decisions.succeeded(configured(folder, {"own": section}), "run", "--stop-at-end")
+
+
+@pytest.mark.usefixtures("local_session")
+def test_decisions_are_kept_also_by_a_later_version(decided: Decisions, later: Later) -> None:
+    """A move, a log in doubt, an upstream in quarantine, and copies of copies."""
+    goes_on_from_decisions(decided)
+    copies = decided.copies.cluster()
+    with newer_kind_of_record(copies, RETURNING):
+        is_refused_there(decided, RETURNING)
+        decided.run(ARCHIVING)  # it says nothing of where copies are
+    for topic in (RETURNING, LABELLED):
+        decisions.write(decided.source.cluster(), TopicPartition(topic, 0), "later", 5)
+    later.relay(decided.config(RETURNING), "run", "--stop-at-end")
+    is_refused_there(decided, RETURNING)
+    with nothing_written(copies, f"archive.{RETURNING}"):
+        line = said(decided.config(ARCHIVING), "run", "--stop-at-end")
+        assert NEWER in line, "what it reads may be copies of its own"
+    decided.run(LABELLED)
+    decisions.write(decided.source.cluster(), TopicPartition(LABELLED, 0), "still later", 5)
+    for mirror in (LABELLED, ARCHIVING):
+        later.relay(decided.config(mirror), "run", "--stop-at-end")
+    decisions.write(copies, TopicPartition(MOVING, 0), "a later parcel of the destination", 3)
+    later.relay(decided.config(MOVING), "move", "back", "--by", "acl", *decisions.STILL)
+    later.relay(decided.config(MOVING), "run", "--stop-at-end")
+    for mirror in decisions.COPIES:
+        is_refused_there(decided, mirror)
+        later.relay(decided.config(mirror), "audit", "--level", "full")
+    for step in (("move", "status"), ("move", "fence", *decisions.STILL)):
+        assert NEWER in said(decided.config(MOVING), *step)
+    assert NEWER in said(decided.config(LABELLED), "upstreams", "--clear", "b")
+    decided.assert_all_copied()
+
+
+def goes_on_from_decisions(decided: Decisions) -> None:
+    """Finish the move, accept the loss, keep the upstream out, and copy on; audit all."""
+    assert "is fenced since" in decisions.succeeded(decided.config(MOVING), "move", "status")
+    decided.move("cut")
+    decided.move("verify")
+    held = relay_here(decided.config(RETURNING), "run", "--stop-at-end")
+    assert (held.returncode, "created again" in held.stderr) == (3, True), held.stderr
+    decided.run(RETURNING, on_data_loss="continue")
+    upstreams = relay_here(decided.config(LABELLED), "upstreams").stdout
+    assert "quarantined" in upstreams
+    decided.run(LABELLED)
+    decided.run(ARCHIVING)
+    for mirror in decisions.COPIES:
+        decisions.succeeded(decided.config(mirror), "audit", "--level", "full")
+
+
+def is_refused_there(decided: Decisions, mirror: str) -> None:
+    """See that commands say the line, and write nothing at either side."""
+    sides = decided.source.cluster(), decided.copies.cluster()
+    with nothing_written(sides[0]), nothing_written(sides[1], decisions.COPIES[mirror]):
+        for command in LOOKING:
+            line = said(decided.config(mirror), *command)
+            assert f"a record of {checkpoint.TOPIC} {NEWER}" in line, (mirror, command)
