@@ -24,7 +24,7 @@ from benchmarks.markdown import table
 from benchmarks.seeding import send
 from relay_pipelines.api import compare_clusters
 from relay_pipelines.audit.comparison import Side
-from relay_pipelines.compare.in_order import fetches
+from relay_pipelines.compare.reading import readers
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import DestinationError, SourceError
@@ -99,7 +99,7 @@ def _anew(source: Cluster, offsets: OffsetRange, later_ms: int) -> Iterator[Batc
     """Yield the records of a range in other batches."""
     with (
         ClusterClient(source, SourceError) as client,
-        closing(fetches(client, offsets, None)) as got,
+        closing(readers(client, client, 0)[0].fetches(offsets)) as got,
     ):
         side, builder = Side(got), BatchBuilder(0, _SMALL_BYTES)
         while side.fill():

@@ -7,7 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from relay_pipelines.audit.retention import CleanupPolicies
 from relay_pipelines.audit.undecoded_sides import UndecodedSides
@@ -16,8 +18,10 @@ from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import DELETE_HORIZON_BIT, HEADER_BYTES, BatchHeader, BatchRun
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import codec_of
+from relay_pipelines.protocol.undecoded import Ints
 
 _AT_ONCE = 1 << 20
+_STEADY = 512  # records that are the same after a difference: the next ones may be, too
 _FILTERED_AT_ONCE = 256  # every record that was left out begins a new part
 Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 """Timestamp, key, value and headers of a record: what must be the same on both sides."""
@@ -237,6 +241,116 @@ class Side:
         self._span = None
 
 
+class Stretch(NamedTuple):
+    """Records that are the same on both sides, one after the other.
+
+    Args:
+        records: how many; fewer than offsets only in a batch with the same holes on both sides.
+        source, destination: the first and the last offset.
+    """
+
+    records: int
+    source: tuple[int, int]
+    destination: tuple[int, int]
+
+
+class Same(NamedTuple):
+    """What was taken because it is the same on both sides.
+
+    Args:
+        undecoded: how many records are in batches that were compared as bytes.
+        untimed: how many have timestamps that the destination's brokers have set.
+    """
+
+    stretches: Sequence[Stretch]
+    undecoded: int
+    untimed: int
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return sum(stretch.records for stretch in self.stretches)
+
+
+class BothSides:
+    """Takes what is the same on both sides next, by the cheapest way that can tell.
+
+    Args:
+        is_filtered: whether the destination lacks records here and there, so that nothing is gained
+            by looking at many before they are decoded.
+    """
+
+    def __init__(self, source: Side, destination: Side, *, is_filtered: bool = False) -> None:
+        self.undecoded = UndecodedSides(source, destination)
+        self._source, self._destination = source, destination
+        self._is_filtered = is_filtered
+        self._steady = 0  # so many decoded records in a row are the same
+
+    def take_same(self) -> Same | None:
+        """Take it; None at a difference, where both sides are decoded, or where one has no more.
+
+        Raises:
+            CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
+        """
+        return self._batch() or self._records_undecoded() or self._records()
+
+    def undecode(self) -> None:
+        """Give back what is decoded and not yet taken."""
+        self._source.undecode()
+        self._destination.undecode()
+
+    def _batch(self) -> Same | None:
+        if not self.undecoded.are_at_batches:
+            return None
+        batch, copy = self._source.batch, self._destination.batch
+        if batch is None or copy is None or not are_same(batch, copy):
+            return None
+        records = self._source.skip_batch()
+        self._destination.skip_batch()
+        offsets = ((run.first.base_offset, run.first.last_offset) for run in (batch, copy))
+        untimed = records if copy.first.is_log_append_time else 0
+        return Same([Stretch(records, *offsets)] if records else (), records, untimed)
+
+    def _records_undecoded(self) -> Same | None:
+        if self._is_filtered:
+            return None
+        if self._steady >= _STEADY:
+            self.undecode()
+        taken = self.undecoded.take_same()
+        return None if taken is None else Same(_stretches(*taken[:2]), 0, taken.untimed)
+
+    def _records(self) -> Same | None:
+        source, destination = self._source, self._destination
+        source.fill()
+        destination.fill()
+        one, other = source.at, destination.at
+        count = same_records(
+            source, destination, _FILTERED_AT_ONCE if self._is_filtered else _AT_ONCE
+        )
+        self._steady = self._steady + count if count else 0
+        if not count:
+            return None
+        offsets = (
+            np.array([record.offset for record in side.records[start : start + count]])
+            for side, start in ((source, one), (destination, other))
+        )
+        return Same(_stretches(*offsets), 0, count if destination.is_append_time else 0)
+
+
+def _stretches(source: Ints, destination: Ints) -> list[Stretch]:
+    """Return the stretches without a hole of records that are the same."""
+    steps = np.diff(source) != 1, np.diff(destination) != 1
+    stops = (np.flatnonzero(steps[0] | steps[1]) + 1).tolist()
+    return [
+        Stretch(
+            stop - start,
+            (int(source[start]), int(source[stop - 1])),
+            (int(destination[start]), int(destination[stop - 1])),
+        )
+        for start, stop in zip([0, *stops], [*stops, len(source)], strict=True)
+    ]
+
+
 def compare(source: Side, destination: Side, chunk: ComparedChunk) -> Comparison:
     """Compare both sides of a chunk in order.
 
@@ -244,29 +358,16 @@ def compare(source: Side, destination: Side, chunk: ComparedChunk) -> Comparison
         CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
     """
     comparison, left_out, may_leave_out = Comparison(chunk), 0, chunk.left_out
-    undecoded = UndecodedSides(source, destination)
-    at_once = _FILTERED_AT_ONCE if may_leave_out else _AT_ONCE
+    both = BothSides(source, destination, is_filtered=may_leave_out > 0)
     while True:
-        if undecoded.are_at_batches and are_same(source.batch, destination.batch):
-            comparison.untimed += untimed(destination.batch)
-            source.skip_batch()
-            records = destination.skip_batch()
-            comparison.records += records
-            comparison.undecoded += records
+        if (same := both.take_same()) is not None:
+            comparison.records += same.records
+            comparison.undecoded += same.undecoded
+            comparison.untimed += same.untimed
             continue
-        if not may_leave_out and (taken := undecoded.take_same()) is not None:
-            comparison.records += len(taken.source)
-            comparison.untimed += taken.untimed
-            continue
-        has_source, has_destination = source.fill(), destination.fill()
-        if not has_source and not has_destination:
+        if not source.left and not destination.left:
             break
-        same = same_records(source, destination, at_once)
-        comparison.records += same
-        comparison.untimed += same if destination.is_append_time else 0
-        if same:
-            continue
-        if has_source and left_out < may_leave_out:
+        if source.left and left_out < may_leave_out:
             source.at += 1
             left_out += 1
             continue
@@ -287,13 +388,11 @@ def _kept(span: FetchedSpan) -> FetchedSpan:
     )
 
 
-def are_same(source: BatchRun | None, destination: BatchRun | None) -> bool:
+def are_same(source: BatchRun, destination: BatchRun) -> bool:
     """Whether two batches hold the same records, without decoding them.
 
     Offsets and timestamps of records are relative to their batch.
     """
-    if source is None or destination is None:
-        return False
     one, other = source.first, destination.first
     return (
         one.size_bytes == other.size_bytes
@@ -303,11 +402,6 @@ def are_same(source: BatchRun | None, destination: BatchRun | None) -> bool:
         # comparing memoryviews of bytes goes item by item, which costs several times the copies
         and bytes(source.data[HEADER_BYTES:]) == bytes(destination.data[HEADER_BYTES:])
     )
-
-
-def untimed(batch: BatchRun | None) -> int:
-    """Return how many records of a batch have the time at which a broker got them."""
-    return batch.first.records if batch is not None and batch.first.is_log_append_time else 0
 
 
 def _are_timed_alike(source: BatchHeader, destination: BatchHeader) -> bool:

@@ -48,16 +48,6 @@ class SameRecords(NamedTuple):
         bounds = self.records.tails[some].tolist(), self.records.ends[some].tolist()
         return (data[start:end] for start, end in zip(*bounds, strict=True))
 
-    @property
-    def stretches(self) -> list[tuple[int, int, int]]:
-        """The offsets as the first ones of both sides, and how many follow without a hole."""
-        steps = np.diff(self.source) != 1, np.diff(self.destination) != 1
-        cuts = (np.flatnonzero(steps[0] | steps[1]) + 1).tolist()
-        return [
-            (int(self.source[start]), int(self.destination[start]), stop - start)
-            for start, stop in zip([0, *cuts], [*cuts, len(self.source)], strict=True)
-        ]
-
 
 @dataclass(slots=True)
 class _Part:

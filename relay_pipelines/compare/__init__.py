@@ -11,6 +11,7 @@ What is asked for, and what follows:
 How records find each other, each file by itself:
 
     alignment    names what happened to each record of two stretches
+    reading      reads both sides, at a limited rate
     in_order     compares two topic-partitions in order
     by_key       compares all partitions of a topic key by key, or as a multiset
     tasks        does that in a task, or with Spark's shuffle

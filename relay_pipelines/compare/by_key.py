@@ -27,7 +27,7 @@ from relay_pipelines.compare.alignment import (
     changed_fields,
     common,
 )
-from relay_pipelines.compare.in_order import digest_of_tail, fetches
+from relay_pipelines.compare.in_order import digest_of_tail
 from relay_pipelines.compare.pairs import (
     BEYOND_THE_END,
     CHANGED,
@@ -44,9 +44,8 @@ from relay_pipelines.compare.pairs import (
     Log,
     Pair,
 )
+from relay_pipelines.compare.reading import Reader, Readers
 from relay_pipelines.compare.request import Align
-from relay_pipelines.copy.throttle import Throttle
-from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.records import tail_of
@@ -75,13 +74,7 @@ class Row(NamedTuple):
     is_append_time: bool
 
 
-def rows(
-    clients: tuple[ClusterClient, ClusterClient],
-    pair: Pair,
-    side: int,
-    log: Log,
-    throttle: Throttle | None,
-) -> Iterator[bytes]:
+def rows(reader: Reader, pair: Pair, side: int, log: Log) -> Iterator[bytes]:
     """Yield the records of a log as rows.
 
     Raises:
@@ -89,7 +82,7 @@ def rows(
             the times of the destination choose other records than those of the source.
     """
     by_key, partition = pair.align is Align.KEY, log.topic_partition.partition
-    with closing(fetches(clients[side], log.range, throttle)) as lists:
+    with closing(reader.fetches(log.range)) as lists:
         records = Side(lists)
         while records.fill():
             flag = _APPEND_TIME if records.is_append_time else 0
@@ -368,20 +361,18 @@ def _add(found: Found, more: Found) -> None:
             found.first[kind] = example
 
 
-def compare_here(
-    clients: tuple[ClusterClient, ClusterClient], pair: Pair, throttle: Throttle | None
-) -> Found:
+def compare_here(readers: Readers, pair: Pair) -> Found:
     """Compare a small topic in this process, which sorts its rows in memory.
 
     Raises:
         RelayError: as `rows`.
     """
     logs = [(side, log) for side in (0, 1) for log in (pair.sources, pair.destinations)[side]]
-    all_rows = [row for side, log in logs for row in rows(clients, pair, side, log, throttle)]
-    return merged([ByKey(pair).compare(sorted(all_rows))], have_grown(clients, pair))
+    all_rows = [row for side, log in logs for row in rows(readers[side], pair, side, log)]
+    return merged([ByKey(pair).compare(sorted(all_rows))], have_grown(readers, pair))
 
 
-def have_grown(clients: tuple[ClusterClient, ClusterClient], pair: Pair) -> tuple[bool, bool]:
+def have_grown(readers: Readers, pair: Pair) -> tuple[bool, bool]:
     """Return whether each side has more than when the comparison began."""
 
     def has(client: ClusterClient, logs: Sequence[Log]) -> bool:
@@ -389,4 +380,4 @@ def have_grown(clients: tuple[ClusterClient, ClusterClient], pair: Pair) -> tupl
         ends = client.retry(partial(client.list_offsets, tps, LATEST, READ_COMMITTED))
         return any(ends[log.topic_partition] > log.end for log in logs)
 
-    return has(clients[0], pair.sources), has(clients[1], pair.destinations)
+    return has(readers[0].client, pair.sources), has(readers[1].client, pair.destinations)

@@ -14,8 +14,8 @@ from contextlib import closing
 from functools import partial
 
 from relay_pipelines.audit.comparison import Side
-from relay_pipelines.compare.in_order import fetches
 from relay_pipelines.compare.pairs import Commit
+from relay_pipelines.compare.reading import Reader, Readers
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import OffsetRange, TopicPartition
@@ -31,12 +31,7 @@ Commits = dict[TopicPartition, list[Commit]]
 """By source topic-partition."""
 
 
-def commits_of(
-    source: ClusterClient,
-    destination: ClusterClient,
-    request: CompareRequest,
-    wanted: Mapping[str, Target],
-) -> Commits:
+def commits_of(readers: Readers, request: CompareRequest, wanted: Mapping[str, Target]) -> Commits:
     """Return what is to be judged.
 
     Raises:
@@ -45,10 +40,11 @@ def commits_of(
     """
     commits = []
     if request.groups:
+        source, destination = (reader.client for reader in readers)
         commits += _of_groups(source, destination, request.groups, wanted)
     if request.checkpoints:
         sources = {to.topic: name for name, to in wanted.items()}
-        for (group, copy), offsets in _checkpoints(destination, request.checkpoints).items():
+        for (group, copy), offsets in _checkpoints(readers[1], request.checkpoints).items():
             if copy.topic in sources:
                 tp = TopicPartition(sources[copy.topic], copy.partition)
                 commits.append(Commit(group, tp, *offsets, request.checkpoints))
@@ -88,17 +84,16 @@ def _of_groups(
     return found
 
 
-def _checkpoints(
-    client: ClusterClient, topic: str
-) -> dict[tuple[str, TopicPartition], tuple[int, int]]:
+def _checkpoints(reader: Reader, topic: str) -> dict[tuple[str, TopicPartition], tuple[int, int]]:
     """Return source and destination offset of the newest checkpoint of each group."""
+    client = reader.client
     if not client.has_topic(topic):
         raise ConfigError(f"{client.cluster} has no topic {topic!r}")
     found = {}
     for tp in client.topic(topic).topic_partitions:
         low = client.list_offsets([tp], EARLIEST, READ_COMMITTED)[tp]
         end = client.list_offsets([tp], LATEST, READ_COMMITTED)[tp]
-        with closing(fetches(client, OffsetRange(tp, low, end), None)) as lists:
+        with closing(reader.fetches(OffsetRange(tp, low, end))) as lists:
             records = Side(lists)
             while records.fill():
                 for _, key, value, _ in records.contents[records.at :]:

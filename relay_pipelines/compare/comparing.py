@@ -13,12 +13,12 @@ from typing import Any
 
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.comparison import Difference, show
-from relay_pipelines.compare.in_order import record_at
 from relay_pipelines.compare.pairs import Example, Found
+from relay_pipelines.compare.reading import Readers
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.compare.selection import begin
-from relay_pipelines.compare.tasks import COMPARE, Clients, clients_of, compare_group, compare_keys
+from relay_pipelines.compare.tasks import COMPARE, compare_group, compare_keys, readers_of
 from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity
 from relay_pipelines.settings import Settings
@@ -93,17 +93,18 @@ def _read(compared: Compared, session: Callable[[], Any], tag: str) -> Generator
             except RelayError as error:
                 compared.add([Found(pair, error=str(error))])
             yield pair.size_bytes
-    with clients_of(job) as clients:
-        _find_replaced(clients, compared)
+    with readers_of(job) as readers:
+        _find_replaced(readers, compared)
         differing = (found for found in compared.found if found.first)
         for found in islice(differing, _SHOWN):
             for kind, example in found.first.items():
-                found.first[kind] = _shown(clients, found, kind, example)
+                found.first[kind] = _shown(readers, found, kind, example)
 
 
-def _find_replaced(clients: Clients, compared: Compared) -> None:
+def _find_replaced(readers: Readers, compared: Compared) -> None:
     """Note topics that were deleted, or created again, while they were read."""
-    for client, known in zip(clients, compared.topic_ids, strict=True):
+    for reader, known in zip(readers, compared.topic_ids, strict=True):
+        client = reader.client
         topics = client.retry(partial(client.metadata, [*known])).topics
         for name, topic_id in known.items():
             if topic_id != topics[name].topic_id or topics[name].error_code:
@@ -113,18 +114,18 @@ def _find_replaced(clients: Clients, compared: Compared) -> None:
                 compared.unpaired.append(finding)
 
 
-def _shown(clients: Clients, found: Found, kind: str, example: Example) -> Example:
+def _shown(readers: Readers, found: Found, kind: str, example: Example) -> Example:
     """Return an example with the records of both sides, as far as they are there."""
     records = []
-    for client, place, logs in (
-        (clients[0], example.source, found.pair.sources),
-        (clients[1], example.destination, found.pair.destinations),
+    for reader, place, logs in (
+        (readers[0], example.source, found.pair.sources),
+        (readers[1], example.destination, found.pair.destinations),
     ):
         record = None
         if place is not None:
             end = next(log.end for log in logs if log.topic_partition == place[0])
             try:
-                record = record_at(client, *place, end)
+                record = reader.record_at(*place, end)
             except RelayError:  # such as records that retention has just deleted
                 return example
         records.append(record)

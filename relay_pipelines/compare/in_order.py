@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,8 +17,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, NamedTuple
 
-from relay_pipelines.audit.comparison import Side, are_same, first_field, same_records, untimed
-from relay_pipelines.audit.undecoded_sides import UndecodedSides
+from relay_pipelines.audit.comparison import BothSides, Same, Side, Stretch, first_field
 from relay_pipelines.compare.alignment import (
     FIELDS,
     HEADERS,
@@ -45,53 +44,20 @@ from relay_pipelines.compare.pairs import (
     Log,
     Pair,
 )
-from relay_pipelines.copy.columns import records_in
-from relay_pipelines.copy.throttle import Throttle
-from relay_pipelines.errors import RelayError
-from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import READ_COMMITTED, ClusterClient
-from relay_pipelines.protocol.reader import FetchedSpan, read
+from relay_pipelines.compare.reading import Reader, Readers
+from relay_pipelines.model import OffsetRange
+from relay_pipelines.protocol.client import READ_COMMITTED
 from relay_pipelines.protocol.records import tail_of
 
 _INT = Struct(">q")
 _WINDOWS = (64, 512, 4_096)
 _WINDOW_BYTES = 16 << 20
-_AT_ONCE = 1 << 20
-_STEADY = 512  # records that are the same after a difference: the next ones may be, too
 _MOST_WAITING = 1 << 19
 _MOST_CHANGED = 1 << 16
 _FAR_RECORDS = 1 << 17  # from where the time index leads
 _FAR_LOOKS = 16  # that find nothing
 
-Fetches = Generator[list[FetchedSpan], None, None]
 Content = Sequence[Any]
-
-
-def fetches(client: ClusterClient, offsets: OffsetRange, throttle: Throttle | None) -> Fetches:
-    """Yield what `read` yields; after an error that may pass, it goes on where it stopped."""
-    position, lists = offsets.start, None
-
-    def following() -> list[FetchedSpan] | None:
-        nonlocal lists
-        lists = lists or read(
-            client, replace(offsets, start=position), client.options.fetch_max_bytes
-        )
-        try:
-            return next(lists, None)
-        except RelayError:
-            lists = None
-            raise
-
-    try:
-        while (spans := client.retry(following)) is not None:
-            if throttle is not None:
-                throttle.spend(sum(len(span.run.data) for span in spans if span.run is not None))
-                client.clock.sleep(throttle.throttled_seconds())
-            position = spans[-1].end if spans else position
-            yield spans
-    finally:
-        if lists is not None:
-            lists.close()
 
 
 def digest(content: Content, fields: Sequence[int]) -> bytes:
@@ -195,9 +161,8 @@ class InOrder:
         self._at, self._there = self._from.topic_partition, self._to.topic_partition
         self._missing, self._extra = _Waiting(), _Waiting()
         self._tail = _Tail()
-        self._undecoded = UndecodedSides(source, destination)
+        self._both = BothSides(source, destination)
         self._is_retimed = False  # the last records differed in their times alone
-        self._steady = 0  # so many decoded records in a row are the same
         self._marks = sorted({each.source for each in pair.commits}, reverse=True)
         self._places: dict[int, int] = {}
         self._moves: list[tuple[int, int]] = []
@@ -208,40 +173,23 @@ class InOrder:
 
     def compare(self) -> None:
         """Compare up to both ends."""
-        source, destination = self._source, self._destination
         while True:
-            if self._retimed() or self._same_batch() or self._same_undecoded():
+            if self._retimed():
                 continue
-            here, there = source.fill(), destination.fill()
-            if not here or not there:
-                break
-            if not self._same_records():
+            if (same := self._both.take_same()) is not None:
+                self._match(same)
+            elif self._source.left and self._destination.left:
                 self._resynchronise()
+            else:
+                break
         self._rest()
-
-    def _same_batch(self) -> bool:
-        if not self._undecoded.are_at_batches:
-            return False
-        batch, copy = self._source.batch, self._destination.batch
-        if batch is None or copy is None or not are_same(batch, copy):
-            return False
-        records = self._source.skip_batch()
-        self.found.untimed += untimed(copy)
-        self.found.undecoded += records
-        self._destination.skip_batch()
-        if records:
-            last = batch.first.last_offset, copy.first.last_offset
-            # what a cleaner has removed of it leaves the same holes on both sides
-            count = records if records == batch.first.last_offset_delta + 1 else 1
-            self._match(batch.first.base_offset, copy.first.base_offset, records, count, last)
-        return True
 
     def _retimed(self) -> bool:
         """Take records that differ in their times alone, if those before them did."""
         if not self._is_retimed:
             return False
-        self._undecode()
-        taken = self._undecoded.take_same(retimed=True)
+        self._both.undecode()
+        taken = self._both.undecoded.take_same(retimed=True)
         self._is_retimed = taken is not None
         if taken is None:
             return False
@@ -256,50 +204,17 @@ class InOrder:
             self._wait_changed(_Changed(one, other, names, "", (digests[0], digests[1])))
         return True
 
-    def _undecode(self) -> None:
-        self._source.undecode()
-        self._destination.undecode()
-
-    def _same_undecoded(self) -> bool:
-        if self._steady >= _STEADY:
-            self._undecode()
-        taken = self._undecoded.take_same()
-        if taken is None:
-            return False
-        self.found.untimed += taken.untimed
-        for one, other, count in taken.stretches:
-            last = one + count - 1, other + count - 1
-            self._match(one, other, count, count, last)
-        return True
-
-    def _same_records(self) -> int:
-        source, destination = self._source, self._destination
-        one, other = source.at, destination.at
-        same = same_records(source, destination, _AT_ONCE)
-        self._steady = self._steady + same if same else 0
-        if not same:
-            return 0
-        if destination.is_append_time:
-            self.found.untimed += same
-        ones, others = (
-            side.records[start : start + same]
-            for side, start in ((source, one), (destination, other))
-        )
-        first, last = (ones[0].offset, others[0].offset), (ones[-1].offset, others[-1].offset)
-        if last[0] - first[0] == last[1] - first[1] == same - 1:  # offsets without a hole
-            self._match(*first, same, same, last)
-            return same
-        for here, there in zip(ones, others, strict=True):
-            self._match(here.offset, there.offset, 1, 1, (here.offset, there.offset))
-        return same
-
-    def _match(self, one: int, other: int, records: int, run: int, last: tuple[int, int]) -> None:
-        self.found.same += records
-        self.found.map(one, other, run)
-        self._last_source, self._last_destination = last
-        while self._marks and self._marks[-1] <= last[0]:
-            mark = self._marks.pop()
-            self._places[mark] = other + max(0, mark - one)
+    def _match(self, same: Same) -> None:
+        self.found.undecoded += same.undecoded
+        self.found.untimed += same.untimed
+        for records, (one, last), (other, last_there) in same.stretches:
+            self.found.same += records
+            # what a cleaner has removed of a batch leaves the same holes on both sides
+            self.found.map(one, other, records if records == last - one + 1 else 1)
+            self._last_source, self._last_destination = last, last_there
+            while self._marks and self._marks[-1] <= last:
+                mark = self._marks.pop()
+                self._places[mark] = other + max(0, mark - one)
 
     def _resynchronise(self) -> None:
         """Align what follows the first difference, up to where both sides are the same again."""
@@ -322,7 +237,7 @@ class InOrder:
         self._take(align(ones, others, self.fields, pairs), ones, others)
 
     def _take(self, aligned: Alignment, ones: Sequence[Content], others: Sequence[Content]) -> None:
-        found, source, destination = self.found, self._source, self._destination
+        source, destination = self._source, self._destination
         here = [record.offset for record in source.records[: len(ones)]]
         there = [record.offset for record in destination.records[: len(others)]]
         begins = self._last_source < 0
@@ -343,8 +258,8 @@ class InOrder:
                     self._as_changed(ones[one], others[other], here[one], there[other])
                 )
                 continue
-            self._match(here[one], there[other], 1, 1, (here[one], there[other]))
-            found.untimed += TIMESTAMP not in self.fields
+            places = (here[one], here[one]), (there[other], there[other])
+            self._match(Same([Stretch(1, *places)], 0, int(TIMESTAMP not in self.fields)))
         source.at, destination.at = len(ones), len(others)
         others_too = aligned.same or aligned.moved or aligned.missing or aligned.extra
         self._is_retimed = not others_too and all(
@@ -539,23 +454,21 @@ class InOrder:
         return replace(judged, expected=expected, rereads=rereads, skips=skips)
 
 
-def look_far(
-    clients: tuple[ClusterClient, ClusterClient], pair: Pair
-) -> Callable[[Side, Side], tuple[int, int] | None]:
+def look_far(readers: Readers, pair: Pair) -> Callable[[Side, Side], tuple[int, int] | None]:
     """Return what finds, by the time index, where one side goes on with what the other one has."""
     left = _FAR_LOOKS
 
-    def search(side: Side, other: Side, client: ClusterClient, log: Log) -> int | None:
+    def search(side: Side, other: Side, reader: Reader, log: Log) -> int | None:
         """Return where the log of `side`, later on, has a record of the window of `other`."""
         wanted = {tuple(content[:HEADERS]) for content in other.contents}
         times = [record.timestamp for record in other.records if record.timestamp >= 0]
         if not times or side.is_append_time or other.is_append_time:
             return None
         tp, head = log.topic_partition, side.records[0].offset
-        ask = partial(client.list_offsets, [tp], min(times), READ_COMMITTED)
-        start = max(head, client.retry(ask)[tp])
+        ask = partial(reader.client.list_offsets, [tp], min(times), READ_COMMITTED)
+        start = max(head, reader.client.retry(ask)[tp])
         offsets = OffsetRange(tp, start, min(log.range.end, start + _FAR_RECORDS))
-        with closing(fetches(client, offsets, None)) as lists:
+        with closing(reader.fetches(offsets)) as lists:
             ahead = Side(lists)
             while ahead.fill():
                 for record, content in zip(ahead.records, ahead.contents, strict=True):
@@ -568,10 +481,10 @@ def look_far(
         nonlocal left
         if not left:
             return None
-        here = search(source, destination, clients[0], pair.sources[0])
+        here = search(source, destination, readers[0], pair.sources[0])
         if here is not None:
             return here, destination.peek().offset
-        there = search(destination, source, clients[1], pair.destinations[0])
+        there = search(destination, source, readers[1], pair.destinations[0])
         if there is None:
             left -= 1
             return None
@@ -580,9 +493,7 @@ def look_far(
     return far
 
 
-def compare_in_order(
-    clients: tuple[ClusterClient, ClusterClient], pair: Pair, throttle: Throttle | None
-) -> Found:
+def compare_in_order(readers: Readers, pair: Pair) -> Found:
     """Compare two logs, and show the first difference of each kind.
 
     Raises:
@@ -590,17 +501,17 @@ def compare_in_order(
     """
     (source,), (destination,) = pair.sources, pair.destinations
     with (
-        closing(fetches(clients[0], source.range, throttle)) as originals,
-        closing(fetches(clients[1], destination.range, throttle)) as copies,
+        closing(readers[0].fetches(source.range)) as originals,
+        closing(readers[1].fetches(destination.range)) as copies,
     ):
-        comparing = InOrder(pair, Side(originals), Side(copies), look_far(clients, pair))
+        comparing = InOrder(pair, Side(originals), Side(copies), look_far(readers, pair))
         comparing.compare()
     fields = comparing.fields
 
     def seen(log: Log, digests: Collection[bytes]) -> dict[bytes, int]:
-        client = clients[0] if log is source else clients[1]
+        reader = readers[0] if log is source else readers[1]
         places: dict[bytes, int] = {}
-        with closing(fetches(client, log.around, throttle)) as lists:
+        with closing(reader.fetches(log.around)) as lists:
             side = Side(lists)
             while side.fill():
                 for record, content in zip(side.records, side.contents, strict=True):
@@ -611,24 +522,5 @@ def compare_in_order(
 
     found = comparing.judge(seen)
     tp = destination.topic_partition
-    comparing.judge_commits(
-        lambda start, end: count_records(clients[1], OffsetRange(tp, start, end))
-    )
+    comparing.judge_commits(lambda start, end: readers[1].count(OffsetRange(tp, start, end)))
     return found
-
-
-def count_records(client: ClusterClient, offsets: OffsetRange) -> int:
-    """Return how many committed records are in a range."""
-    records = 0
-    with closing(fetches(client, offsets, None)) as lists:
-        for span in (span for spans in lists for span in spans):
-            run = span.run
-            is_whole = run and span.start <= run.first.base_offset < run.last.last_offset < span.end
-            records += run.records if run and is_whole else sum(map(len, records_in(span)))
-    return records
-
-
-def record_at(client: ClusterClient, tp: TopicPartition, offset: int, end: int) -> Any:
-    """Return the first record at or after an offset, before the end; None if there is none."""
-    with closing(fetches(client, OffsetRange(tp, offset, end), None)) as lists:
-        return Side(lists).peek()

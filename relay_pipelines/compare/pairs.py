@@ -191,7 +191,7 @@ class Found:
         untimed: how many of them have timestamps that the destination's brokers have set.
         numbers: of the differences, by kind.
         changed: records, by the fields that differ.
-        added: records that only have more headers, by the names of these.
+        added: of them those that have more headers, and none less, by the names of these.
         superseded: records that a cleaner has removed on one side, for a later one of their key.
         not_compared: source records, or offsets, that could not be compared, by reason.
         outside: destination records that are copies of records outside of what was asked for.

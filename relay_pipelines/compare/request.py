@@ -148,7 +148,7 @@ class CompareRequest:
         "Judge the checkpoints of MirrorMaker 2 in this destination topic.", "", metavar="TOPIC"
     )
     max_bytes_per_second: int = asked(
-        "Read at most so much from each side in a second.",
+        "Read at most so much in a second, from both sides together.",
         0,
         name="max-rate",
         metavar="SIZE",

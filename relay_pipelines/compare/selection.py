@@ -9,8 +9,8 @@ from functools import partial
 
 from relay_pipelines.audit.retention import is_compacted
 from relay_pipelines.compare.commits import commits_of
-from relay_pipelines.compare.in_order import record_at
 from relay_pipelines.compare.pairs import HIDDEN, Commit, CompareJob, Log, Pair
+from relay_pipelines.compare.reading import Readers, readers
 from relay_pipelines.compare.request import Align, CompareRequest, Place
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.errors import ConfigError, RelayError
@@ -83,8 +83,9 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
         compared.topic_ids = tuple(
             {topic.name: topic.topic_id for topic in side.values()} for side in (here, there)
         )
-        commits = commits_of(source, destination, request, wanted)
-        finding = _Finding(compared, (source, destination), request, commits)
+        both = readers(source, destination, request.max_bytes_per_second)
+        commits = commits_of(both, request, wanted)
+        finding = _Finding(compared, both, request, commits)
         sources = Counter(wanted.values())
         for name, to in wanted.items():
             if name not in here:
@@ -184,7 +185,7 @@ class _Finding:
     """
 
     compared: Compared
-    clients: tuple[ClusterClient, ClusterClient]
+    readers: Readers
     request: CompareRequest
     commits: Mapping[TopicPartition, Sequence[Commit]]
 
@@ -284,7 +285,7 @@ class _Finding:
 
     def _span(self) -> tuple[int | None, int | None]:
         """Return the times that are asked for; an offset counts as 0."""
-        now_ms = self.clients[0].clock.now_ms()
+        now_ms = self.readers[0].client.clock.now_ms()
         places = self.request.start, self.request.until
         start, until = (place and (place.moment_ms(now_ms) or 0) for place in places)
         if all(map(_is_time, places)) and (start or 0) >= (until or 0):
@@ -294,10 +295,10 @@ class _Finding:
         return start, until
 
     def _from(self, log: Log) -> Log:
-        return self._cut(self.clients[0], log, self._span()[0], None)
+        return self._cut(self.readers[0].client, log, self._span()[0], None)
 
     def _from_there(self, log: Log) -> Log:
-        return self._cut(self.clients[1], log, self._span()[0], None)
+        return self._cut(self.readers[1].client, log, self._span()[0], None)
 
     def _cut(self, client: ClusterClient, log: Log, start: int | None, until: int | None) -> Log:
         """Return the log with the range from the first record of one time to that of another."""
@@ -311,7 +312,7 @@ class _Finding:
 
     def _range(self, here: Log, there: Log) -> tuple[list[Log], list[Log]]:
         """Return the parts of two logs; offsets are those of the source."""
-        source, destination = self.clients
+        source, destination = (reader.client for reader in self.readers)
         tp, (start_ms, until_ms) = here.topic_partition, self._span()
         start, until = self.request.start, self.request.until
         cut = self._cut(
@@ -338,7 +339,7 @@ class _Finding:
 
     def _time_at(self, tp: TopicPartition, offset: int, end: int) -> int | None:
         """Return the time of a source record; None at the end of the log."""
-        record = record_at(self.clients[0], tp, offset, end) if offset < end else None
+        record = self.readers[0].record_at(tp, offset, end) if offset < end else None
         return None if record is None else max(0, int(record.timestamp))
 
     def _note(self, where: str, text: str) -> None:

@@ -33,8 +33,8 @@ from relay_pipelines.compare.pairs import (
     Log,
     Pair,
 )
+from relay_pipelines.compare.reading import Readers, readers
 from relay_pipelines.compare.request import Align
-from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.errors import RelayError
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -48,43 +48,33 @@ from relay_pipelines.spark import job as spark_job
 
 _ROWS_AT_ONCE = 10_000
 
-Clients = tuple[ClusterClient, ClusterClient]
-
 
 @contextmanager
-def clients_of(job: CompareJob) -> Iterator[Clients]:
-    """Yield clients of both clusters."""
+def readers_of(job: CompareJob) -> Iterator[Readers]:
+    """Yield readers of both clusters."""
     clock = SystemClock()
     with (
         source_client(job.name, job.source, job.options, clock, "compare") as source,
         destination_client(job.name, job.destination, job.options, clock, "compare") as destination,
     ):
-        yield source, destination
-
-
-def _throttle(job: CompareJob) -> Throttle | None:
-    if not job.max_bytes_per_second:
-        return None
-    options = replace(job.options, max_bytes_per_second=job.max_bytes_per_second)
-    return Throttle(options, SystemClock())
+        yield readers(source, destination, job.max_bytes_per_second)
 
 
 def compare_group(job: CompareJob, group: Sequence[Pair]) -> list[Found]:
     """Compare pairs; what cannot be read is in the result."""
-    throttle = _throttle(job)
-    with clients_of(job) as clients:
-        return [_compared(clients, pair, throttle) for pair in group]
+    with readers_of(job) as both:
+        return [_compared(both, pair) for pair in group]
 
 
-def _compared(clients: Clients, pair: Pair, throttle: Throttle | None) -> Found:
+def _compared(both: Readers, pair: Pair) -> Found:
     compare = compare_in_order if pair.align is Align.ORDER else compare_here
     try:
-        return compare(clients, _as_it_is_now(clients, pair), throttle)
+        return compare(both, _as_it_is_now(both, pair))
     except RelayError as error:
         return Found(pair, error=str(error))
 
 
-def _as_it_is_now(clients: Clients, pair: Pair) -> Pair:
+def _as_it_is_now(both: Readers, pair: Pair) -> Pair:
     """Return the pair without what retention has deleted since it was planned."""
 
     def now(client: ClusterClient, logs: Sequence[Log]) -> tuple[Log, ...]:
@@ -106,8 +96,8 @@ def _as_it_is_now(clients: Clients, pair: Pair) -> Pair:
 
     return replace(
         pair,
-        sources=now(clients[0], pair.sources),
-        destinations=now(clients[1], pair.destinations),
+        sources=now(both[0].client, pair.sources),
+        destinations=now(both[1].client, pair.destinations),
     )
 
 
@@ -120,8 +110,8 @@ def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
     Raises:
         RelayError: a cluster does not answer, or the Spark job failed.
     """
-    with clients_of(job) as clients:
-        pair = _as_it_is_now(clients, pair)
+    with readers_of(job) as both:
+        pair = _as_it_is_now(both, pair)
     logs = [(side, log) for side in (0, 1) for log in (pair.sources, pair.destinations)[side]]
     parts = max(1, pair.size_bytes // SHUFFLED_BYTES)
 
@@ -136,8 +126,8 @@ def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
         return sorted_rows.mapInArrow(partial(_compare_rows, pair), spark_job.outcome_schema())
 
     texts = spark_job.texts(session, frame, tag, f"{job.name}: compare {pair.topic}")
-    with clients_of(job) as clients:
-        has_grown = have_grown(clients, pair)
+    with readers_of(job) as both:
+        has_grown = have_grown(both, pair)
     return merged([json_of(KeysFound).validate_json(text) for text in texts], has_grown)
 
 
@@ -146,11 +136,11 @@ def _read_rows(
 ) -> Iterator[pa.RecordBatch]:
     # as many tasks as there are logs may run at once
     share = replace(job, max_bytes_per_second=-(-job.max_bytes_per_second // len(logs)))
-    throttle = _throttle(share)
     for batch in ids:
         for number in batch.column(0).to_pylist():
-            with clients_of(job) as clients:
-                made = rows(clients, pair, logs[number][0], logs[number][1], throttle)
+            side, log = logs[number]
+            with readers_of(share) as both:
+                made = rows(both[side], pair, side, log)
                 while some := [*islice(made, _ROWS_AT_ONCE)]:
                     yield _as_column(some)
 

@@ -1,6 +1,8 @@
 """`relay compare` finds every difference that an independent reader finds, and no other."""
 
 import json
+import time
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -10,12 +12,12 @@ from typing import Any
 import dagster as dg
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ResourceType
 
 import relay_pipelines as relay
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.verdict import State
-from relay_pipelines.compare import pairs, tasks
+from relay_pipelines.compare import in_order, pairs, reading, tasks
 from relay_pipelines.compare.pairs import (
     BEYOND_THE_END,
     CLEANED_MEANWHILE,
@@ -23,11 +25,13 @@ from relay_pipelines.compare.pairs import (
     HIDDEN,
     TRIMMED_AT_DESTINATION,
     TRIMMED_AT_SOURCE,
+    Found,
 )
 from relay_pipelines.compare.request import Align, Place
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.protocol import reader
 from tests.copying import KEPT, Clusters, opened, write_transaction
 from tests.support import independent
 from tests.support.commands import relay_here
@@ -102,6 +106,21 @@ def test_planted_differences(sides: Clusters) -> None:
         assert found.numbers["missing"] + found.numbers["changed"] == missing, name
         added = sum(found.numbers[kind] for kind in ("extra", "duplicated", "changed"))
         assert added == extra, name
+
+
+def test_headers_that_a_mirror_adds(sides: Clusters) -> None:
+    """They have their name, also where it sets times of its own."""
+    two = Two(sides)
+    records = [each._replace(headers=(("own", b"1"),)) for each in RECORDS]
+    two.write(0, records)
+    header = ("_t", b"long ago")
+    two.write(
+        1, [each._replace(timestamp=(1, 5), headers=(header, *each.headers)) for each in records]
+    )
+    for align in (Align.ORDER, Align.KEY):
+        (found,) = two.compare(align=align).found
+        assert found.changed == {"timestamp, headers": 40}
+        assert found.added == {"_t": 40}
 
 
 def _cut(records: Sequence[Record]) -> list[Sequence[Record]]:
@@ -239,6 +258,85 @@ def test_compacted_topics(sides: Clusters) -> None:
     for found, (_, _, numbers, superseded) in zip(two.compare().found, CLEANED, strict=True):
         assert (found.error, dict(found.numbers)) == ("", numbers), found
         assert found.superseded == superseded, found
+
+
+CLEANING = {
+    "min_compaction_lag_ms": 0,
+    "max_compaction_lag_ms": 100,
+    "segment_ms": 100,
+    "min_cleanable_dirty_ratio": 0.01,
+}
+STALE, NEWEST = 188, 195  # the last two records of one key, of 200
+AT_CLEANER: dict[str, tuple[list[Record], list[dict[str, int]]]] = {
+    "the same": (numbered(200), [{}, {}, {}]),
+    "the newest is missing": (
+        [*numbered(NEWEST), *numbered(4, NEWEST + 1)],
+        [{"missing": 1}, {"missing": 1}, {"missing": 1}],
+    ),
+    "the newest is another": (
+        [*numbered(NEWEST), numbered(1, NEWEST)[0]._replace(value=b"w"), *numbered(4, NEWEST + 1)],
+        [{"changed": 1}, {"changed": 1}, {"changed": 1}],
+    ),
+    "an old one comes again": (
+        [*numbered(200), *numbered(1, STALE)],
+        [{"extra": 1}, {"missing": 1}, {"missing": 1}],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("cleaned", "case"), [((0,), 0), ((1,), 1), ((0, 1), 2)], ids=["source", "destination", "both"]
+)
+def test_what_a_cleaner_has_removed(sides: Clusters, cleaned: tuple[int, ...], case: int) -> None:
+    """It is explained, whichever broker has removed it; what none ever does is a difference."""
+    two = Two(sides, len(AT_CLEANER), config=COMPACTED)
+    for to, (copies, _) in enumerate(AT_CLEANER.values()):
+        two.write(0, numbered(100), numbered(100, 100), to=to)
+        two.write(1, copies[:90], copies[90:], to=to)
+    for side in cleaned:
+        independent.configure(sides[side], ResourceType.BROKER, "1", log_cleaner_backoff_ms=100)
+        independent.configure(sides[side], ResourceType.TOPIC, two.topic, **CLEANING)
+    until(partial(_is_cleaned, two, cleaned), "compaction", 60)
+    for found, (name, (_, numbers)) in zip(two.compare().found, AT_CLEANER.items(), strict=True):
+        missing, extra = two.multiset(found.pair.sources[0].topic_partition.partition)
+        expected = numbers[case]
+        assert (found.error, dict(found.numbers)) == ("", expected), name
+        assert found.not_compared == {}, name
+        named = expected.get("missing", 0) + expected.get("extra", 0)
+        assert found.superseded == missing + extra - named - 2 * expected.get("changed", 0), name
+        assert found.superseded or len(cleaned) > 1, name
+        if expected:
+            _assert_shown(two, found)
+
+
+def _is_cleaned(two: Two, cleaned: tuple[int, ...]) -> bool:
+    """Begin new segments, as a cleaner skips the last one; whether one record of a key is left."""
+    rolling = [Record(uuid.uuid4().bytes, b"", (), (CREATE_TIME, time.time_ns() // 1_000_000))]
+    for to in range(len(AT_CLEANER)):
+        for side in (0, 1):
+            two.write(side, rolling, to=to)
+    left = [
+        [each.key for each in two.records(side, to) if each.key and each.key.startswith(b"k")]
+        for side in cleaned
+        for to in range(len(AT_CLEANER))
+    ]
+    return all(len(keys) == len(set(keys)) for keys in left)
+
+
+def _assert_shown(two: Two, found: Found) -> None:
+    """The first difference names the record that was planted, as an independent reader sees it."""
+    ((kind, example),) = found.first.items()
+    at = found.pair.sources[0].topic_partition
+    here, there = (dict(independent.read(two.sides[side], at)) for side in (0, 1))
+    if kind != "extra":
+        assert example.source
+        assert here[example.source[1]] == numbered(1, NEWEST)[0]
+    if kind == "extra":
+        assert example.destination
+        assert there[example.destination[1]] == numbered(1, STALE)[0]
+    if kind == "changed":
+        assert example.destination
+        assert there[example.destination[1]] == numbered(1, NEWEST)[0]._replace(value=b"w")
 
 
 def test_groups_of_another_tool(sides: Clusters) -> None:
@@ -432,6 +530,36 @@ def test_a_limit_of_bytes(sides: Clusters, monkeypatch: pytest.MonkeyPatch) -> N
     clock.waits.clear()
     assert two.compare().exit_code == 0
     assert sum(clock.waits) == 0
+
+
+def test_a_limit_of_bytes_holds_for_all_that_is_read(
+    sides: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for what is looked for far away, for examples, and for times of offsets."""
+    two, clock = Two(sides), SleepingClock()
+    records = [
+        each._replace(value=each.value + bytes(9_000)) for each in numbered(40) if each.value
+    ]
+    two.write(0, records[:20], records[20:])
+    two.write(1, numbered(4, 100), records[20:])
+    size_bytes = 0
+
+    def counted(*given: Any) -> Any:
+        nonlocal size_bytes
+        for spans in reader.read(*given):
+            size_bytes += sum(len(span.run.data) for span in spans if span.run)
+            yield spans
+
+    monkeypatch.setattr(reading, "read", counted)
+    monkeypatch.setattr(in_order, "_WINDOWS", (2,))
+    monkeypatch.setattr(tasks, "SystemClock", lambda: clock)
+    parts = {"partition": 0, "start": Place(offset=2), "until": Place(offset=39)}
+    compared = two.compare(max_bytes_per_second=10_000, clock=clock, **parts)
+    assert compared.exit_code == 4
+    assert compared.found[0].first["missing"].shown
+    assert size_bytes > 500_000  # some of it twice
+    # what comes in the first second after a pause may come at once
+    assert sum(clock.waits) > size_bytes / 10_000 - 10
 
 
 def test_a_group_without_a_part_in_what_is_compared(sides: Clusters) -> None:

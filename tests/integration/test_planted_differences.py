@@ -1,7 +1,7 @@
 """40 differences in topics of every kind: each is named, with both offsets, and nothing else is."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -192,49 +192,105 @@ def test_in_order(sides: Clusters) -> None:
             _assert_named(by_topic[topic], each, planted, name)
 
 
-def _of_plant(name: str, records: Sequence[Record]) -> Iterator[Record]:
-    """Yield the records with keys of their own, so that plants do not touch each other."""
-    for record in records:
-        yield record._replace(key=name.encode() + b"/" + (record.key or b""))
+BY_KEY = PLANTED | {
+    # it is the last of its partition
+    "the last but one is missing": Planted(_without(38), {}, behind=1),
+    "neighbours are swapped": Planted(_moved(17, 18), {}),  # they have other keys
+    **{
+        name: Planted(PLANTED[name].records, {"missing": 1, "extra": 1})
+        for name in ("another key", "no key", "an empty key for none", "none for an empty key")
+    },
+}
+"""What is to be said where the order of records of other keys does not count."""
+COMPACTED = BY_KEY | {
+    "the last but one is missing": PLANTED["the last but one is missing"],
+    "the first is missing": Planted(_without(0), {}),
+}
+"""What a cleaner may have removed is explained: the oldest record of a key."""
+Place = tuple[TopicPartition, int]
 
 
-def test_by_key(sides: Clusters) -> None:
-    """In a topic with other partitions at the destination, and in compacted ones.
+def _number(record: Record) -> int:
+    return crc32(record.key or b"") if len(record.key or b"") < 2 else int(record.key[1:])  # type: ignore[index]
 
-    Of each key, what is alone on one side is counted as two multisets say; of a compacted topic, it
-    may be what a cleaner has removed.
-    """
-    compacted = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**12)}
-    kinds: dict[str, tuple[Two, int]] = {
-        "repartitioned": (Two(sides, 2, 3), 3),
-        "compacted": (Two(sides, 2, 2, config=compacted), 2),
-    }
-    here, there = (
-        [record for name, each in PLANTED.items() for record in _of_plant(name, some(each))]
-        for some in (lambda _: RECORDS, lambda planted: planted.records)
-    )
-    for two, partitions in kinds.values():
-        for side, (records, count) in enumerate(((here, 2), (there, partitions))):
-            for to in range(count):
-                some = [each for each in records if crc32(each.key or b"") % count == to]
-                two.write(side, some[:500], some[500:], to=to, compression_type="zstd")
-    missing, extra = Counter(here) - Counter(there), Counter(there) - Counter(here)
-    for kind, (two, _) in kinds.items():
-        results = two.compare().found
-        assert {each.pair.align for each in results} == {Align.KEY}
-        numbers: Counter[str] = Counter()
-        for each in results:
-            assert each.error == ""
-            numbers += each.numbers
-            numbers["superseded"] += each.superseded
-            numbers["behind"] += each.not_compared[BEYOND_THE_END]
-        alone = numbers["missing"] + numbers["changed"] + numbers["behind"]
-        added = numbers["extra"] + numbers["duplicated"] + numbers["changed"]
-        if kind == "repartitioned":
-            assert numbers["superseded"] == 0
-            assert (alone, added) == (missing.total(), extra.total())
-        else:
-            assert alone + added + numbers["superseded"] == missing.total() + extra.total()
-            assert numbers["superseded"]
-        assert numbers["duplicated"] >= 10
-        assert numbers["changed"] >= 10
+
+def _with_keys(records: Sequence[Record]) -> list[Record]:
+    """Return the records as a compacted topic takes them."""
+    return [each if each.key is not None else each._replace(key=b"none") for each in records]
+
+
+def _logs(two: Two, side: int, partitions: int) -> dict[Place, Record]:
+    tps = [TopicPartition(two.topic, number) for number in range(partitions)]
+    return {(tp, n): record for tp in tps for n, record in independent.read(two.sides[side], tp)}
+
+
+def _assert_named_by_key(
+    logs: Sequence[dict[Place, Record]], found: Found, planted: Planted, name: str
+) -> None:
+    """Each first difference is one that two multisets have, at the places that it names."""
+    assert found.error == "", name
+    numbers = {kind: found.numbers[kind] for kind in KINDS if found.numbers[kind]}
+    assert numbers == planted.numbers, name
+    behind = {BEYOND_THE_END: planted.behind} if planted.behind else {}
+    assert dict(found.not_compared) == behind, name
+    assert set(found.first) == set(planted.numbers), name
+    here, there = (Counter(log.values()) for log in logs)
+    missing, extra = here - there, there - here
+    for kind, example in found.first.items():
+        places = example.source, example.destination
+        one, other = (
+            log.get(place) if place else None for log, place in zip(logs, places, strict=True)
+        )
+        if kind in {"missing", "changed"}:
+            assert one in missing, name
+        if kind in {"extra", "changed", "duplicated"}:
+            assert other in extra, name
+        if kind in {"duplicated", "out of order"}:
+            assert one == other, name
+        if kind == "missing":
+            assert example.destination is None, name
+        if kind == "extra":
+            assert example.source is None, name
+        if kind == "out of order":
+            assert one in here & there, name
+
+
+def test_other_partitions(sides: Clusters) -> None:
+    """Two partitions at the source, and three at the destination, for each plant."""
+    topics = {name: Two(sides, 2, 3) for name in BY_KEY}
+    for side, partitions in ((0, 2), (1, 3)):
+        sender = independent.producer(sides[side], batch_num_messages=5, compression_type="zstd")
+        for name, planted in BY_KEY.items():
+            for record in (RECORDS, planted.records)[side]:
+                to = TopicPartition(topics[name].topic, _number(record) % partitions)
+                independent.put(sender, to, [record])
+        independent.flush(sender)
+    pattern = "|".join(two.topic for two in topics.values())
+    found = {each.pair.topic: each for each in compared(sides, pattern).found}
+    for name, two in topics.items():
+        each = found[two.topic]
+        assert each.pair.align is Align.KEY
+        logs = _logs(two, 0, 2), _logs(two, 1, 3)
+        _assert_named_by_key(logs, each, BY_KEY[name], name)
+        assert each.superseded == 0
+
+
+def test_compacted(sides: Clusters) -> None:
+    """What is explained is only what a cleaner can have removed."""
+    config = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**12)}
+    two = Two(sides, len(COMPACTED), config=config)
+    for side in (0, 1):
+        sender = independent.producer(sides[side], batch_num_messages=5, compression_type="zstd")
+        for to, planted in enumerate(COMPACTED.values()):
+            records = (RECORDS, planted.records)[side]
+            independent.put(sender, TopicPartition(two.topic, to), _with_keys(records))
+        independent.flush(sender)
+    results = two.compare().found
+    for to, (found, name) in enumerate(zip(results, COMPACTED, strict=True)):
+        assert found.pair.align is Align.KEY
+        at = TopicPartition(two.topic, to)
+        logs = [
+            {(at, n): record for n, record in independent.read(sides[side], at)} for side in (0, 1)
+        ]
+        _assert_named_by_key(logs, found, COMPACTED[name], name)
+        assert found.superseded == (name == "the first is missing"), name

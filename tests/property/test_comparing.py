@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_pipelines.audit import undecoded_sides
+from relay_pipelines.audit import comparison, undecoded_sides
 from relay_pipelines.audit.comparison import Side
 from relay_pipelines.compare import by_key, in_order
 from relay_pipelines.compare.by_key import ByKey, merged
@@ -102,7 +102,7 @@ def test_in_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_order, "_WINDOWS", (4, 8))
         patch.setattr(in_order, "_MOST_WAITING", most)
-        patch.setattr(in_order, "_STEADY", steady)
+        patch.setattr(comparison, "_STEADY", steady)
         patch.setattr(undecoded_sides, "_LEAST_RECORDS", 4)
         patch.setattr(undecoded_sides, "_MOST_RECORDS", 8)
         one = pair(end, other_end, Align.ORDER)

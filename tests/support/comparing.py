@@ -12,6 +12,7 @@ from relay_pipelines.compare.pairs import KINDS
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.sides import Sides
 from tests.copying import KEPT, Clusters
 from tests.support import independent
@@ -69,12 +70,13 @@ def compared(sides: Clusters, topics: str, **asked: Any) -> Compared:
 
     Args:
         asked: of the request; or `session`, which returns a Spark session; or `meanwhile`, which
-            is called when it is known what is to be read.
+            is called when it is known what is to be read; or the driver's `clock`.
     """
     source, destination = (",".join(cluster.bootstrap_servers) for cluster in sides)
     session, meanwhile = asked.pop("session", None), asked.pop("meanwhile", None)
+    clock = asked.pop("clock", None)
     request = CompareRequest(source, destination, (topics,), **asked)
-    if not session and not meanwhile:
+    if not session and not meanwhile and not clock:
         return compare_clusters(request)
 
     def progress(_: Compared) -> AbstractContextManager[Callable[[int], None]]:
@@ -83,4 +85,5 @@ def compared(sides: Clusters, topics: str, **asked: Any) -> Compared:
         return nullcontext(lambda _: None)
 
     ((name, mirror),) = settings_of(request).mirrors.items()
-    return compare(Sides(name, mirror), request, session or (lambda: None), progress)
+    sides_of_it = Sides(name, mirror, clock=clock or SystemClock())
+    return compare(sides_of_it, request, session or (lambda: None), progress)
