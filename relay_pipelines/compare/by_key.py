@@ -46,6 +46,7 @@ from relay_pipelines.compare.pairs import (
 )
 from relay_pipelines.compare.reading import Reader, Readers
 from relay_pipelines.compare.request import Align
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.records import tail_of

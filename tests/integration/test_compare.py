@@ -553,8 +553,8 @@ def test_a_limit_of_bytes_holds_for_all_that_is_read(
     monkeypatch.setattr(reading, "read", counted)
     monkeypatch.setattr(in_order, "_WINDOWS", (2,))
     monkeypatch.setattr(tasks, "SystemClock", lambda: clock)
-    parts = {"partition": 0, "start": Place(offset=2), "until": Place(offset=39)}
-    compared = two.compare(max_bytes_per_second=10_000, clock=clock, **parts)
+    part = {"partition": 0, "start": Place(offset=2)}
+    compared = two.compare(max_bytes_per_second=10_000, clock=clock, **part)
     assert compared.exit_code == 4
     assert compared.found[0].first["missing"].shown
     assert size_bytes > 500_000  # some of it twice
