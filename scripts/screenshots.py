@@ -11,18 +11,18 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.demo.reporter import Reporter
-from relay_pipelines.demo.shop import MIRROR, temporary_folder
+from relay_pipelines.demo.shop import MIRROR, Environment, temporary_folder
 from relay_pipelines.demo.ui import GRAPH, start_stack
-from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.protocol.clock import SystemClock
 from tests.orchestration import graphql
-from tests.support.independent import Record, until, write
+from tests.support.independent import until
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 WINDOWS = 15  # the history, and some of what arrives
@@ -52,24 +52,27 @@ def main() -> None:
         dagster, environment = start_stack(folder, 0, Reporter(stdout(), clock), clock, running)
         until(lambda: len(done(dagster)) >= WINDOWS, f"{WINDOWS} windows", 180)
         window = done(dagster)[-1]
-        sensor = naming.planner(MIRROR)
-        pages = {
-            "asset-graph": GRAPH,
-            "materialisation": f"assets/{MIRROR}/{TOPIC}?view=partitions&partition={window}",
-            "topic": f"assets/{MIRROR}/{TOPIC}",
-            "run": f"runs/{graphql.runs(dagster)[0].id}",
-            "plan": f"assets/{MIRROR}/main/windows?view=partitions&partition={window}",
-            "checks": f"assets/{MIRROR}/main/windows?view=checks&checkDetail={naming.LAG}",
-            "planner": f"locations/__repository__@relay_pipelines/sensors/{sensor}",
-        }
-        for name, page in pages.items():
-            take(chromium, dagster, name, page)
-        # last: the checks of further windows would fail as well
-        copy = TopicPartition(TOPIC, 0)
-        write(environment.destination, copy, [Record(b"order-1", b"by another producer")])
-        graphql.ended(dagster, graphql.launch(dagster, "audit"))
-        page = f"assets/{MIRROR}/{TOPIC}?view=checks&checkDetail={naming.AUDIT}"
-        take(chromium, dagster, "audit", page)
+        camera = Camera(chromium, dagster)
+        sensor = f"locations/__repository__@relay_pipelines/sensors/{naming.planner(MIRROR)}"
+        topic, lane = f"assets/{MIRROR}/{TOPIC}", f"assets/{MIRROR}/main/windows"
+        camera.take("asset-graph", GRAPH)
+        camera.take("materialisation", f"{topic}?view=partitions&partition={window}")
+        camera.take("topic", topic)
+        camera.take("run", f"runs/{graphql.runs(dagster)[0].id}")
+        camera.take("plan", f"{lane}?view=partitions&partition={window}")
+        camera.take("checks", f"{lane}?view=checks&checkDetail={naming.LAG}")
+        camera.take("planner", sensor)
+        by_hand(camera, environment)
+
+
+def by_hand(camera: Camera, environment: Environment) -> None:
+    """A backfill, and the list of runs."""
+    dagster, keys = camera.dagster, [[MIRROR, topic] for topic in environment.partitions]
+    graphql.materialize(dagster, keys, done(dagster)[-1])
+    backfill = graphql.backfill(dagster, *((key, done(dagster)[:3]) for key in keys))
+    graphql.backfill_ended(dagster, backfill)
+    camera.take("backfill", f"runs/b/{backfill}")
+    camera.take("runs", "runs")
 
 
 def done(dagster: Dagster) -> list[str]:
@@ -77,23 +80,21 @@ def done(dagster: Dagster) -> list[str]:
     return sorted(graphql.partitions(dagster, [MIRROR, TOPIC])["materialized"])
 
 
-def take(chromium: str, dagster: Dagster, name: str, page: str) -> None:
-    """Take one screenshot."""
-    with tempfile.TemporaryDirectory() as profile:
+@dataclass(frozen=True)
+class Camera:
+    """Chromium, in front of a Dagster."""
+
+    chromium: str
+    dagster: Dagster
+
+    def take(self, name: str, page: str) -> None:
+        """Take a picture of a page of Dagster."""
         target = FOLDER / f"{name}.png"
-        subprocess.run(
-            [
-                chromium,
-                *_FLAGS,
-                f"--user-data-dir={profile}",
-                f"--screenshot={target}",
-                f"{dagster.url}/{page}",
-            ],
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
-    print(f"{target.name}: {target.stat().st_size:,} bytes")
+        with tempfile.TemporaryDirectory() as profile:
+            own = (f"--user-data-dir={profile}", f"--screenshot={target}")
+            command = [self.chromium, *_FLAGS, *own, f"{self.dagster.url}/{page}"]
+            subprocess.run(command, check=True, capture_output=True, timeout=300)
+        print(f"{target.name}: {target.stat().st_size:,} bytes", flush=True)
 
 
 if __name__ == "__main__":
