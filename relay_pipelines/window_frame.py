@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
@@ -13,7 +14,7 @@ from relay_pipelines.dataframe.record_range import Range, read_range
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger.chunk_copies import ChunkCopies
 from relay_pipelines.ledger.committed import entries_back_to
-from relay_pipelines.model import Cluster, LedgerEntry, TopicPartition
+from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
@@ -68,6 +69,10 @@ _Labelled = list[tuple[str, Range]]
 """What a task reads, by window; of several that copied there at once, each has its own batches."""
 
 
+_Planned = dict[tuple[TopicPartition, int], list[tuple[OffsetRange, str]]]
+"""Topic-partition and generation -> offsets, and the window that has them."""
+
+
 class _Owners:
     """Which of some windows has a chunk.
 
@@ -82,27 +87,33 @@ class _Owners:
         self._windows = windows
         self._others = others
         self._keys = {window.key for window in windows}
+        self._asked = _by_place(windows)
 
     def key_of(self, entry: LedgerEntry) -> str | None:
         """The window for which a chunk was copied, or, if for none, in which it begins."""
-        if entry.window:
-            return entry.window if entry.window in self._keys else None
-        begins_in = partial(_begins_in, entry)
-        if not any(map(begins_in, self._windows)):
-            return None
-        first = next(filter(begins_in, self._all)).key
-        return first if first in self._keys else None
+        key: str | None = entry.window
+        if not entry.window and (key := _first(self._asked, entry)) is not None:
+            key = _first(self._all, entry)
+        return key if key in self._keys else None
 
     @cached_property
-    def _all(self) -> list[FrozenWindow]:
-        return sorted([*self._windows, *self._others()], key=attrgetter("key"))
+    def _all(self) -> _Planned:
+        return _by_place(sorted([*self._windows, *self._others()], key=attrgetter("key")))
 
 
-def _begins_in(entry: LedgerEntry, window: FrozenWindow) -> bool:
-    return window.generation_of(entry.tp) == entry.generation and any(
-        offsets.topic_partition == entry.tp and offsets.start <= entry.source.start < offsets.end
-        for offsets in window.ranges
-    )
+def _by_place(windows: Sequence[FrozenWindow]) -> _Planned:
+    planned: _Planned = defaultdict(list)
+    for window in windows:
+        for offsets in window.ranges:
+            tp = offsets.topic_partition
+            planned[tp, window.generation_of(tp)].append((offsets, window.key))
+    return planned
+
+
+def _first(planned: _Planned, entry: LedgerEntry) -> str | None:
+    """Return the first window in which a chunk begins."""
+    begin, of_place = entry.source.start, planned.get((entry.tp, entry.generation), ())
+    return next((key for offsets, key in of_place if offsets.start <= begin < offsets.end), None)
 
 
 def _labelled_ranges(

@@ -46,15 +46,11 @@ class GroupCommits(NamedTuple):
     topic: str = ""
 
 
-def fetch_request(groups: Sequence[str]) -> OffsetFetchRequest:
-    """Return a request for all commits of these groups."""
-    asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=g, topics=None) for g in groups]
-    return OffsetFetchRequest(groups=asked, require_stable=True)
-
-
 def encode_fetch(groups: Sequence[str]) -> bytes:
-    """Return `fetch_request` in the version of `FETCH`, with the tags of its header."""
-    return _NO_TAGS + bytes(fetch_request(groups).encode(version=FETCH[1]))
+    """Return a request for all commits of these groups; with the tags of its header."""
+    asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=g, topics=None) for g in groups]
+    request = OffsetFetchRequest(groups=asked, require_stable=True)
+    return _NO_TAGS + bytes(request.encode(version=FETCH[1]))
 
 
 def decode_fetch(data: bytes) -> Iterator[GroupCommits]:

@@ -149,13 +149,18 @@ def _after(log: Sequence[tuple[int, Record]], index: int) -> int:
     return log[index - 1][0] + 1 if index else 0
 
 
-def _assert_named(two: Two, found: Found, planted: Planted, name: str) -> None:
+def _assert_numbers(found: Found, planted: Planted, name: str) -> None:
+    """All kinds are named with their numbers, and no others."""
     assert found.error == "", name
     numbers = {kind: found.numbers[kind] for kind in KINDS if found.numbers[kind]}
     assert numbers == planted.numbers, name
     behind = {BEYOND_THE_END: planted.behind} if planted.behind else {}
     assert dict(found.not_compared) == behind, name
     assert set(found.first) == set(planted.numbers), name
+
+
+def _assert_named(two: Two, found: Found, planted: Planted, name: str) -> None:
+    _assert_numbers(found, planted, name)
     to = found.pair.sources[0].topic_partition
     logs = [independent.read(two.sides[side], to) for side in (0, 1)] if found.first else []
     for kind, example in found.first.items():
@@ -236,12 +241,7 @@ def _assert_named_by_key(
     logs: Sequence[dict[Place, Record]], found: Found, planted: Planted, name: str
 ) -> None:
     """Each first difference is one that two multisets have, at the places that it names."""
-    assert found.error == "", name
-    numbers = {kind: found.numbers[kind] for kind in KINDS if found.numbers[kind]}
-    assert numbers == planted.numbers, name
-    behind = {BEYOND_THE_END: planted.behind} if planted.behind else {}
-    assert dict(found.not_compared) == behind, name
-    assert set(found.first) == set(planted.numbers), name
+    _assert_numbers(found, planted, name)
     here, there = (Counter(log.values()) for log in logs)
     missing, extra = here - there, there - here
     for kind, example in found.first.items():
