@@ -91,9 +91,11 @@ class _Owners:
 
     def key_of(self, entry: LedgerEntry) -> str | None:
         """The window for which a chunk was copied, or, if for none, in which it begins."""
-        key: str | None = entry.window
-        if not entry.window and (key := _first(self._asked, entry)) is not None:
-            key = _first(self._all, entry)
+        if entry.window in self._keys:
+            return entry.window
+        if entry.window or _first(self._asked, entry) is None:
+            return None
+        key = _first(self._all, entry)
         return key if key in self._keys else None
 
     @cached_property

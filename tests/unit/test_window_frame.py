@@ -28,3 +28,5 @@ def test_a_chunk_is_in_one_window_whichever_are_read() -> None:
     own_chunk = entry(50, 150, TWO.key)
     assert _Owners([TWO], lambda: [ONE]).key_of(own_chunk) == TWO.key
     assert _Owners([ONE]).key_of(own_chunk) is None
+    outside = FrozenWindow("", ())
+    assert _Owners([outside]).key_of(entry(50, 150)) == "", "what was copied for none, by itself"
