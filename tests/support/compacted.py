@@ -2,9 +2,13 @@
 
 import time
 import uuid
+from itertools import count
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.copying import Mirror
-from tests.support.independent import CREATE_TIME, Record, read, until
+from tests.support.independent import CREATE_TIME, Record, client, configure, read, until
 
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "100"}
 COMPACTED |= {"min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "3600000"}
@@ -27,10 +31,31 @@ def roll(mirror: Mirror) -> None:
 
 def clean(mirror: Mirror, below: int, left: int) -> None:
     """Roll segments until the cleaner has left `left` records below an offset."""
+    looks = count(1)
 
     def cleaned() -> bool:
         roll(mirror)
+        look = next(looks)
+        if not look % 100:
+            # a cleaner whose thread has ended says so in the broker's log alone, and a cleaner that
+            # is configured anew has new threads
+            configure(mirror.source, ResourceType.BROKER, "1", log_cleaner_backoff_ms=100 + look)
         return sum(offset < below for offset, _ in read(mirror.source, mirror.at)) <= left
 
-    # the broker cleans the logs of other tests, too, and a busy machine takes its time
-    until(cleaned, "compaction", 180)
+    try:
+        # the broker cleans the logs of other tests, too, and a busy machine takes its time
+        until(cleaned, "compaction", 60)
+    except AssertionError as error:
+        for note in _last_of_cleaner(mirror):
+            error.add_note(note)
+        raise
+
+
+def _last_of_cleaner(mirror: Mirror) -> list[str]:
+    """Return the last lines of the broker's log that speak of its cleaner, or of errors."""
+    broker = ConfigResource(ResourceType.BROKER, "1")
+    admin = AdminClient(client(mirror.source))
+    described = admin.describe_configs([broker])[broker].result(30)
+    log = Path(described["log.dirs"].value).parent / "broker.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [line for line in lines if "leaner" in line or " ERROR " in line][-20:]
