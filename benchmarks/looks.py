@@ -87,9 +87,9 @@ def counted() -> Iterator[Traffic]:
         traffic.requests[api_key] += 1
         return real_send(self, api_key, *rest)
 
-    def call_counted(self: Connection, request: Any, version: int) -> Any:
+    def call_counted(self: Connection, request: Any, *rest: Any) -> Any:
         traffic.requests[request.API_KEY] += 1
-        return real_call(self, request, version)
+        return real_call(self, request, *rest)
 
     def connect_counted(self: Connection) -> Any:
         traffic.connections[self.cluster.name] += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -43,12 +42,9 @@ def active_producers(
     Raises:
         RetriableError: the cluster does not answer, or a leader is moving.
     """
-    led: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for tp in partitions:
-        led[client.leader(tp)][tp.topic].append(tp.partition)
     found: dict[TopicPartition, list[ActiveProducer]] = {}
     errors: dict[TopicPartition, RelayError] = {}
-    for broker, topics in led.items():
+    for broker, topics in client.by_leader(partitions).items():
         if not client.connection(broker).supports(DescribeProducersRequest.API_KEY, 0):
             silent = UnsupportedError(
                 f"broker {broker} of {client.cluster} does not say who writes",

@@ -47,7 +47,7 @@ _MANY_COORDINATORS = 4  # the version of FindCoordinator that takes several keys
 _OPTIONS, _CLOCK = CopyOptions(), SystemClock()
 
 T = TypeVar("T")
-_ByLeader = Mapping[int, Mapping[str, Sequence[int]]]
+ByLeader = Mapping[int, Mapping[str, Sequence[int]]]
 
 
 class ClusterClient:
@@ -87,7 +87,7 @@ class ClusterClient:
         self._metadata = Metadata()
         self._asked_at: dict[str, float] = {}  # by topic, in monotonic seconds
         # what was asked about last: a look asks for several offsets of the same topic-partitions
-        self._grouped: tuple[tuple[TopicPartition, ...], _ByLeader] = (), {}
+        self._grouped: tuple[tuple[TopicPartition, ...], ByLeader] = (), {}
         self._control: dict[int, Connection] = {}
         self._idle: dict[tuple[str, int], list[Connection]] = defaultdict(list)
         self._leased: set[Connection] = set()
@@ -231,7 +231,7 @@ class ClusterClient:
         Topic-partitions with an error, such as a deleted topic, are left out.
         """
         wanted = list(topic_partitions)
-        self._learn(wanted)
+        self.ask_about(wanted)
         led: dict[int, list[TopicPartition]] = defaultdict(list)
         for tp in filter(self.has_leader, wanted):
             led[self.leader(tp)].append(tp)
@@ -245,7 +245,7 @@ class ClusterClient:
             )
         return found
 
-    def _learn(self, topic_partitions: Iterable[TopicPartition]) -> None:
+    def ask_about(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Ask once for the metadata of all their topics that are not known yet."""
         if unknown := {tp.topic for tp in topic_partitions}.difference(self._metadata.topics):
             self.metadata(sorted(unknown))
@@ -438,7 +438,7 @@ class ClusterClient:
     def _list_offsets(
         self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int
     ) -> Iterator[Sequence[offset_requests.Answer]]:
-        for broker_id, topics in self._by_leader(topic_partitions).items():
+        for broker_id, topics in self.by_leader(topic_partitions).items():
             body = offset_requests.encode_list_offsets(topics, timestamp, isolation)
             answer = self.connection(broker_id).exchange(*offset_requests.LIST_OFFSETS, body)
             yield offset_requests.decode_list_offsets(answer)
@@ -492,7 +492,7 @@ class ClusterClient:
             no such epoch any more.
         """
         ends: dict[TopicPartition, int] = {}
-        for broker_id, topics in self._by_leader(epochs).items():
+        for broker_id, topics in self.by_leader(epochs).items():
             body = offset_requests.encode_epoch_ends(topics, epochs)
             answer = self.connection(broker_id).exchange(*offset_requests.EPOCH_ENDS, body)
             found = offset_requests.decode_epoch_ends(answer)
@@ -607,14 +607,14 @@ class ClusterClient:
         bootstrap = [] if self._bootstrap is None else [self._bootstrap]
         return [*self._control.values(), *idle, *bootstrap]
 
-    def _by_leader(self, topic_partitions: Iterable[TopicPartition]) -> _ByLeader:
-        """Broker id -> topic -> partitions."""
+    def by_leader(self, topic_partitions: Iterable[TopicPartition]) -> ByLeader:
+        """Return broker id -> topic -> partitions."""
         wanted = tuple(topic_partitions)
         known, found = self._grouped
         if found and known == wanted:
             return found
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        self._learn(wanted)
+        self.ask_about(wanted)
         for tp in wanted:
             grouped[self.leader(tp)][tp.topic].append(tp.partition)
         self._grouped = wanted, grouped

@@ -268,6 +268,7 @@ def timestamps_ms(
     """
     found: dict[TopicPartition, int] = {}
     waiting = dict(offsets)
+    client.ask_about(waiting)
     for _ in range(_TIME_ROUNDS):
         before = len(waiting)
         by_leader: dict[int, list[TopicPartition]] = {}

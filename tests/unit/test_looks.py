@@ -20,15 +20,15 @@ from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.run.session import Session
-from relay_pipelines.settings import Spark
+from relay_pipelines.settings import Spark, Topics
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, TopicConfigs
 from relay_pipelines.snapshot.configs import with_all
 from relay_pipelines.snapshot.read_clusters import take_snapshot
 from tests.support import commands
-from tests.support.copies_in_memory import AT, Clock
-from tests.support.fake_cluster import served
+from tests.support.copies_in_memory import AT, Clock, filled
+from tests.support.fake_cluster import before, served
 from tests.support.world import World
 
 FAKE = Cluster("fake", ("fake:1",))
@@ -107,3 +107,20 @@ def test_all_call_the_same_late(
         seen = Looker(Sides("m", world.mirror, Clock())).look()
     assert seen.lags[AT].seconds is None or most_ages
     assert page_of(seen).state is State.BEHIND
+
+
+def test_a_look_asks_about_all_that_waits_at_once(tmp_path: Path) -> None:
+    """However many topics wait, the ages of their records take no request for each topic."""
+    world = World(tmp_path)
+    world.source = filled((0, 5), topics="abcdefgh")
+    world.source.cluster_id = "source"
+    mirror = world.mirror.model_copy(update={"topics": Topics(allow=(".",))})
+    asked: list[list[Any]] = []
+    with (
+        served(source=world.source, destination=world.copies),
+        before("_metadata", lambda _, wanted: asked.append([*(wanted.topics or ())])),
+    ):
+        seen = Looker(Sides("m", mirror, Clock())).look()
+    assert len(seen.lags) == 8
+    assert all(lag.seconds is not None for lag in seen.lags.values())
+    assert not [topics for topics in asked if len(topics) == 1 and len(topics[0].name) == 1]
