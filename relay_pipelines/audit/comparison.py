@@ -118,11 +118,9 @@ class Side:
         self.at = 0
         self.is_append_time = False
         self._decoded: list[FetchedSpan] = []  # what is left comes from them
-        self._given_back: list[FetchedSpan] = []  # the next one is the last
-        self._spans = (span for spans in fetches for span in spans if span.run is not None)
+        self._fetches = iter(fetches)
+        self._fetched: list[FetchedSpan] = []  # the next one is the last
         self._producer_id = producer_id
-        self._span: FetchedSpan | None = None
-        self._advance()
 
     @property
     def left(self) -> int:
@@ -132,8 +130,8 @@ class Side:
     @property
     def batch(self) -> BatchRun | None:
         """The next batch, if it is whole and not decoded."""
-        span = self._span
-        if self.left or span is None or span.run is None or not span.run.is_single:
+        span = self.span
+        if span is None or span.run is None or not span.run.is_single:
             return None
         header = span.run.first
         offsets = header.base_offset, header.last_offset + 1
@@ -141,17 +139,14 @@ class Side:
 
     def skip_batch(self) -> int:
         """Take the next batch, undecoded, and return how many records it has."""
-        assert self._span is not None
-        assert self._span.run is not None
-        header = self._span.run.first
-        self.is_append_time = header.is_log_append_time
-        self._advance()
-        return header.records
+        span = self.take_span()
+        assert span.run is not None
+        return span.run.first.records
 
     def fill(self) -> bool:
         """Decode a part if no record is left; False if there is none."""
         while not self.left:
-            if self._span is None:
+            if self.span is None:
                 return False
             self._forget()
             self.is_append_time = False
@@ -161,22 +156,22 @@ class Side:
     @property
     def span(self) -> FetchedSpan | None:
         """The next batch, or a part of it; None if decoded records come first, or at the end."""
-        return None if self.left else self._span
+        return None if self.left else self._next()
+
+    @property
+    def has_fetched(self) -> bool:
+        """Whether the next batch is there without a fetch."""
+        return bool(self._fetched)
 
     def take_span(self) -> FetchedSpan:
-        """Take the next batch, undecoded; its bytes stay valid."""
-        assert self._span is not None
-        span = _kept(self._span)
+        """Take the next batch, undecoded; its bytes are valid until the next fetch."""
+        span = self._fetched.pop()
         self.is_append_time = is_log_append_time(span)
-        self._advance()
         return span
 
     def give_back(self, spans: Sequence[FetchedSpan]) -> None:
         """Let these batches be the next ones."""
-        if self._span is not None:
-            self._given_back.append(self._span)
-        self._given_back += reversed(spans)
-        self._advance()
+        self._fetched += reversed(spans)
 
     def undecode(self) -> None:
         """Give back what is decoded and not yet taken."""
@@ -196,19 +191,18 @@ class Side:
         first = self.records[0].offset if self.records else None
         self._decoded = [span for span in self._decoded if first is not None and span.end > first]
         ahead = sum(len(content[2] or b"") for content in self.contents)
-        while self._span is not None and self.left < records and ahead < size_bytes:
+        while self.left < records and ahead < size_bytes and self._next() is not None:
             before = self.left
             self._decode()
             ahead += sum(len(content[2] or b"") for content in self.contents[before:])
-        return self._span is not None or self.left > records
+        return self.left > records or self._next() is not None
 
     def _decode(self) -> None:
         """Decode the next part, after what is left."""
-        assert self._span is not None
-        (records,) = records_in(self._span)
-        self._decoded.append(_kept(self._span))
-        self.is_append_time |= is_log_append_time(self._span)
-        self._advance()
+        span = self._fetched.pop()
+        (records,) = records_in(span)
+        self._decoded.append(_kept(span))
+        self.is_append_time |= is_log_append_time(span)
         self.records += records
         self.contents += [
             (record.timestamp, record.key, record.value, tuple(record.headers))
@@ -229,16 +223,18 @@ class Side:
             yield from (hash(content[first:]) for content in self.contents[self.at :])
             self.at = len(self.contents)
 
-    def _advance(self) -> None:
-        if self._given_back:
-            self._span = self._given_back.pop()
-            return
-        for span in self._spans:
-            assert span.run is not None
-            if self._producer_id in {None, span.run.first.producer_id}:
-                self._span = span
-                return
-        self._span = None
+    def _next(self) -> FetchedSpan | None:
+        """Return the next batch, or a part of it; what was fetched before may be invalid then."""
+        while not self._fetched:
+            spans = next(self._fetches, None)
+            if spans is None:
+                return None
+            self._fetched = [span for span in reversed(spans) if self._is_own(span)]
+        return self._fetched[-1]
+
+    def _is_own(self, span: FetchedSpan) -> bool:
+        run = span.run
+        return run is not None and self._producer_id in {None, run.first.producer_id}
 
 
 class Stretch(NamedTuple):

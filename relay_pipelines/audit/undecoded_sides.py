@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from relay_pipelines.protocol.reader import FetchedSpan
 
 # at once: the more, the less numpy's calls count; but after a difference, more may come soon
-_LEAST_RECORDS, _MOST_RECORDS = 1_024, 8_192
-_SIZE_BYTES = 4 << 20
+_LEAST_RECORDS, _MOST_RECORDS = 1_024, 1 << 16
 
 
 class SameRecords(NamedTuple):
@@ -124,12 +123,11 @@ class UndecodedSides:
         return self._parts[side]
 
     def _part(self, side: int) -> _Part | None:
-        like = self._parts[1 - side]
-        spans = self._spans(side, 0 if like is None else like.left)
+        other = self._parts[1 - side]
+        spans = self._spans(side, 0 if other is None else other.left)
         runs = [span.run for span in spans if span.run is not None]
         batches = [Batch(run.first, run.data) for run in runs]
-        hint = (None, 0) if like is None else (like.records, like.at)
-        found = undecoded(batches, *hint) if batches else None
+        found = undecoded(batches) if batches else None
         if found is None:
             self._sides[side].give_back(spans)
             return None
@@ -142,13 +140,13 @@ class UndecodedSides:
         return None
 
     def _spans(self, side: int, wanted: int) -> list[FetchedSpan]:
-        """Take the next batches of a side.
+        """Take the next batches of a side, of one fetch, whose bytes are valid until the next.
 
         Args:
             wanted: if they have exactly so many records, both sides may go on with equal batches.
         """
         spans: list[FetchedSpan] = []
-        records = size_bytes = 0
+        records = 0
         source = self._sides[side]
         while (span := source.span) is not None and span.run is not None and span.run.is_single:
             header = span.run.first
@@ -156,8 +154,7 @@ class UndecodedSides:
                 break
             spans.append(source.take_span())
             records += header.records
-            size_bytes += header.size_bytes
-            is_enough = records >= self._most or size_bytes >= _SIZE_BYTES
+            is_enough = records >= self._most or not source.has_fetched
             if is_enough or 0 < records == wanted or span.end <= header.last_offset:
                 break
         return spans

@@ -12,30 +12,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from relay_pipelines.protocol.batch import Batch, BatchHeader, verify
-from relay_pipelines.protocol.records import corrupt_at, decompressed
+from relay_pipelines.protocol.batch import Batch, verify
+from relay_pipelines.protocol.records import body_of, codec_of, corrupt_at, decompressed
 
 Ints = npt.NDArray[np.int64]
 
 _WORD = 8
-_LOAD_BYTES = 32  # no head is longer, so that loads at the last record stay inside
 _STOPS = np.uint64(0x8080808080808080)  # a byte without this bit ends a varint
 _GROUPS = tuple(
-    (np.uint64(low), np.uint64(high), np.uint64(shift))
-    for low, high, shift in (
-        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
-        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
-        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
+    (width, np.uint64(low), np.uint64(high), np.uint64(width))
+    for width, low, high in (
+        (1, 0x007F007F007F007F, 0x7F007F007F007F00),
+        (2, 0x00003FFF00003FFF, 0x3FFF00003FFF0000),
+        (4, 0x000000000FFFFFFF, 0x0FFFFFFF00000000),
     )
 )
 _ONE = np.uint64(1)
+_BYTE_BITS = 8
 _COPIED_BYTES = 256  # at most, so that copies of many stay in the processor's cache
 _CONTINUES = 0x80  # the bit in a byte of a varint that says that another byte follows
+_FEW = 12  # batches, for which numpy's calls cost more than a loop
+
+
+def _steps() -> Ints:
+    """Return how far a record goes by the first two bytes of its length; 0 if they do not say it.
+
+    A record has more than no bytes, and may have more than two bytes of length.
+    """
+    first, second = np.arange(1 << 16) & 0xFF, np.arange(1 << 16) >> _BYTE_BITS
+    length = np.where(first < _CONTINUES, first, first & ~_CONTINUES | second << 7)
+    width = np.where(first < _CONTINUES, 1, 2)
+    is_known = (length > 0) & ((first < _CONTINUES) | (second < _CONTINUES))
+    return np.where(is_known, width + (length >> 1), 0)
+
+
+_STEPS = _steps()
+_PADDING = bytes(int(_STEPS.max()) + _WORD)  # so that no load after the last record is outside
 
 
 class Undecoded(NamedTuple):
@@ -63,79 +80,123 @@ class Bounds(NamedTuple):
     last: Ints
 
 
-def undecoded(
-    batches: Sequence[Batch], like: Undecoded | None = None, first: int = 0
-) -> Undecoded | None:
+def undecoded(batches: Sequence[Batch]) -> Undecoded | None:
     """Return the records of batches; None if that takes a decoder.
-
-    Args:
-        like: records of which these may be copies, from its record `first` on: then their lengths
-            are known, and need only be verified.
 
     Raises:
         CorruptBatchError: a batch does not match its CRC, or cannot be decompressed.
     """
-    bodies = []
-    for batch in batches:
-        verify(batch)
-        with corrupt_at(batch.header.base_offset):
-            bodies.append(decompressed(batch))
-    headers = [batch.header for batch in batches]
-    counts = np.array([header.records for header in headers])
-    bounds = [*accumulate(map(len, bodies), initial=0)]
-    joined = b"".join([*bodies, bytes(_LOAD_BYTES)])
-    words = _words(joined)
-    of_batch = np.repeat(np.arange(len(headers)), counts)
-    firsts = np.cumsum(counts) - counts
-    starts = np.zeros(1, np.int64)
-    if like is not None:
-        in_batch = np.arange(len(of_batch)) - firsts[of_batch]
-        bases = np.array([header.base_timestamp_ms for header in headers])[of_batch]
-        starts = _verified(words, _sizes(like, first, bases, in_batch), bounds[-1])
-    starts = _walked(joined, bounds[-1], starts)
-    if len(starts) - 1 != len(of_batch) or starts[-1] != bounds[-1]:
+    bodies = [_body(batch) for batch in batches]
+    counts = np.array([batch.header.records for batch in batches])
+    bounds = np.array([*accumulate(map(len, bodies), initial=0)])
+    if (counts < 0).any() or counts.sum() > bounds[-1]:
         return None
-    if not np.array_equal(starts[firsts], bounds[:-1]):
-        return None
-    return _of_heads(joined, words, headers, of_batch, starts)
+    joined = b"".join([*bodies, _PADDING])
+    starts = _starts(joined, bounds, counts)
+    return None if starts is None else _of_heads(joined, batches, counts, starts)
+
+
+def _body(batch: Batch) -> memoryview | bytes:
+    verify(batch)
+    if not codec_of(batch.header):
+        return body_of(batch)
+    with corrupt_at(batch.header.base_offset):
+        return decompressed(batch)
 
 
 def _of_heads(
-    joined: bytes,
-    words: npt.NDArray[np.uint64],
-    headers: Sequence[BatchHeader],
-    of_batch: Ints,
-    starts: Ints,
+    joined: bytes, batches: Sequence[Batch], counts: Ints, starts: Ints
 ) -> Undecoded | None:
-    at, ends = starts[:-1], starts[1:]
-    times = at + _varints(words, at)[1] + 1  # one byte of attributes, which are not in use
-    since, width = _varints(words, times)
-    deltas = times + width
-    delta, width = _varints(words, deltas)
-    tails = deltas + width
-    if not len(at) or not width.all() or (tails > ends).any():
+    """Return the records that begin there, and the last one's end."""
+    words, at, ends = _loads(joined, _WORD, "<u8"), starts[:-1], starts[1:]
+    lengths = _varints(words[at])
+    if lengths is None or not len(at):
         return None
-    bases = np.array([header.base_offset for header in headers])
-    offsets = bases[of_batch] + delta
-    if (np.diff(offsets) <= 0).any():
+    times = at + lengths[1] + 1  # one byte of attributes, which are not in use
+    word = words[times]
+    since = _varints(word)
+    if since is None:
         return None
-    timestamps = np.array([header.base_timestamp_ms for header in headers])[of_batch] + since
+    deltas = times + since[1]
+    delta = _varints(word >> (since[1] * _BYTE_BITS).view(np.uint64))
+    if delta is None or (since[1] + delta[1] > _WORD).any():  # it is not within the word
+        delta = _varints(words[deltas])
+    if delta is None:
+        return None
+    tails = deltas + delta[1]
+    offsets = np.repeat(np.array([batch.header.base_offset for batch in batches]), counts)
+    offsets += delta[0]
+    if (
+        (tails > ends).any()
+        or (at + lengths[1] + lengths[0] != ends).any()
+        or (offsets[1:] <= offsets[:-1]).any()
+    ):
+        return None
+    return Undecoded(joined, tails, ends, _timestamps(batches, counts, since[0]), offsets)
+
+
+def _timestamps(batches: Sequence[Batch], counts: Ints, since: Ints) -> Ints:
+    """Return them.
+
+    Args:
+        since: the base timestamp of their batches.
+    """
+    headers = [batch.header for batch in batches]
     stamped = np.array([header.is_log_append_time for header in headers])
+    bases = np.array([header.base_timestamp_ms for header in headers])
+    timestamps = np.repeat(bases, counts) + since
     if stamped.any():
         newest = np.array([header.max_timestamp_ms for header in headers])
-        timestamps = np.where(stamped[of_batch], newest[of_batch], timestamps)
-    return Undecoded(joined, tails, ends, timestamps, offsets)
+        return np.where(np.repeat(stamped, counts), np.repeat(newest, counts), timestamps)
+    return timestamps
 
 
-def _walked(data: bytes, end: int, starts: Ints) -> Ints:
-    """Return where records begin, and the last one ends, from those that are known."""
-    at = int(starts[-1])
-    if at >= end:
-        return starts
-    found = starts.tolist()
+def _starts(data: bytes, bounds: Ints, counts: Ints) -> Ints | None:
+    """Return where records begin, and the last one ends; None if they do not fill their batches.
+
+    A record's length says where the next one begins. So all batches go on at once, record by
+    record, those with the most records longest; where few are left, or a record is large, a loop
+    over records goes on.
+
+    Args:
+        bounds: where batches begin, and the last one ends.
+        counts: of their records.
+    """
+    order = np.argsort(-counts, kind="stable")
+    following = np.arange(1, counts.max(initial=0))
+    pairs, at = _loads(data, 2, "<u2"), bounds[:-1][order]
+    found = [bounds]
+    for batches in np.searchsorted(-counts[order], -following).tolist():
+        if batches < _FEW:
+            break
+        at = at[:batches] if batches < len(at) else at
+        at = at + _STEPS[pairs[at]]
+        found.append(at)
+    starts = _ascending(found)
+    is_reached = starts[:-1] + _STEPS[pairs[starts[:-1]]] == starts[1:]
+    if not is_reached.all():
+        gaps = np.flatnonzero(~is_reached)
+        between = zip(starts[gaps].tolist(), starts[gaps + 1].tolist(), strict=True)
+        found += [_walked(data, *each) for each in between]
+        starts = _ascending(found)
+    firsts = np.cumsum(counts) - counts
+    is_whole = len(starts) == counts.sum() + 1 and np.array_equal(starts[firsts], bounds[:-1])
+    return starts if is_whole else None
+
+
+def _ascending(found: Sequence[Ints]) -> Ints:
+    """Return these numbers once each; `np.unique` takes many times as long."""
+    numbers = np.sort(np.concatenate(found), kind="stable")
+    is_first = numbers[1:] != numbers[:-1]
+    return numbers if is_first.all() else numbers[np.concatenate(([True], is_first))]
+
+
+def _walked(data: bytes, at: int, end: int) -> Ints:
+    """Return where records begin."""
+    found: list[int] = []
     add = found.append
-    # the whole cost of comparing other batches is this loop, and what numpy does with its result
     while at < end:
+        add(at)
         size = data[at]
         if size < _CONTINUES:
             at += 1 + (size >> 1)
@@ -147,55 +208,23 @@ def _walked(data: bytes, end: int, starts: Ints) -> Ints:
                 size, shift, at = size | (more & ~_CONTINUES) << shift, shift + 7, at + 1
                 more = data[at + 1]
             at += 2 + ((size | more << shift) >> 1)
-        add(at)
     return np.array(found)
 
 
-def _sizes(like: Undecoded, first: int, bases: Ints, in_batch: Ints) -> Ints:
-    """Return how long records are if they are copies of others.
-
-    Args:
-        bases: the base timestamp of the batch of each.
-        in_batch: the number of each in its batch.
-    """
-    count = min(len(bases), len(like.tails) - first)
-    known = slice(first, first + count)
-    size = 1 + like.ends[known] - like.tails[known]
-    size += _width(like.timestamps[known] - bases[:count]) + _width(in_batch[:count])
-    return size + _width(size)
-
-
-def _verified(words: npt.NDArray[np.uint64], sizes: Ints, end: int) -> Ints:
-    """Return where records begin, as far as they are so long."""
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-    starts = starts[: int(np.searchsorted(starts, end, "right"))]
-    length, width = _varints(words, starts[:-1])
-    right = leading(starts[:-1] + width + length == starts[1:])
-    return starts[: right + 1]
-
-
-def _varints(words: npt.NDArray[np.uint64], at: Ints) -> tuple[Ints, Ints]:
-    """Return the numbers at these places, and their sizes in bytes; 0 if it is more than a word."""
-    word = words[at]
+def _varints(word: npt.NDArray[np.uint64]) -> tuple[Ints, Ints] | None:
+    """Return the numbers that begin these words, and their widths; None if one is too wide."""
     stops = ~word & _STOPS
-    mask = stops ^ (stops - _ONE)  # up to the first byte that stops; all of it if none does
-    word &= mask & ~_STOPS
-    for low, high, shift in _GROUPS:
-        word = word & low | (word & high) >> shift
-    zigzag = word.view(np.int64)
+    if not stops.all():
+        return None
+    mask = stops ^ (stops - _ONE)  # up to the first byte that stops
     width = np.bitwise_count(mask).astype(np.int64) >> 3
-    return zigzag >> 1 ^ -(zigzag & 1), np.where(stops == 0, 0, width)
-
-
-def _width(numbers: Ints) -> Ints:
-    """Return how many bytes these numbers take as varints."""
-    zigzag = (numbers << 1 ^ numbers >> 63).view(np.uint64)
-    width = np.ones(len(numbers), np.int64)
-    limit, most = 1 << 7, int(zigzag.max(initial=0))
-    while limit <= most:
-        width += zigzag >= limit
-        limit <<= 7
-    return width
+    word = word & mask & ~_STOPS
+    widest = width.max(initial=0)
+    for size, low, high, shift in _GROUPS:
+        if widest > size:
+            word = word & low | (word & high) >> shift
+    zigzag = word.view(np.int64)
+    return zigzag >> 1 ^ -(zigzag & 1), width
 
 
 def same_tails(one: Undecoded, first: int, other: Undecoded, there: int, count: int) -> int:
@@ -209,12 +238,15 @@ def same_tails(one: Undecoded, first: int, other: Undecoded, there: int, count: 
     stops, last = one.ends[first : first + count], other.ends[there : there + count]
     count = leading(stops - starts == last - copies)
     bits = np.frexp((stops - starts)[:count])[1]
+    view = memoryview(other.data)
     for size in np.unique(bits).tolist():
         some = np.flatnonzero(bits == size)
         bounds = Bounds(starts[some], stops[some], copies[some], last[some])
         if not _are_same(one.data, other.data, bounds, 1 << size - 1):
-            tails = zip(some.tolist(), *(each.tolist() for each in bounds), strict=True)
-            differing = (n for n, a, b, c, d in tails if one.data[a:b] != other.data[c:d])
+            places = (some, bounds.here, bounds.there, bounds.last)
+            tails = zip(*(each.tolist() for each in places), strict=True)
+            is_next = one.data.startswith  # which copies nothing
+            differing = (n for n, at, start, end in tails if not is_next(view[start:end], at))
             count = min(count, next(differing, count))
     return count
 
@@ -233,12 +265,16 @@ def _are_same(one: bytes, other: bytes, bounds: Bounds, size: int) -> bool:
 
 def _blocks(data: bytes, starts: Ints, size: int) -> bytes:
     """Return so many bytes from each start on."""
-    return np.ndarray(len(data) - size + 1, f"V{size}", data, strides=(1,))[starts].tobytes()
+    return _loads(data, size, f"V{size}")[starts].tobytes()
 
 
-def _words(data: bytes) -> npt.NDArray[np.uint64]:
-    """Return the words that begin at each of the bytes."""
-    return np.ndarray(len(data) - _WORD + 1, "<u8", data, strides=(1,))
+def _loads(data: bytes, size: int, kind: str) -> npt.NDArray[Any]:
+    """Return what can be loaded from each of the bytes on.
+
+    Args:
+        size: of the kind, in bytes.
+    """
+    return np.ndarray(len(data) - size + 1, kind, data, strides=(1,))
 
 
 def leading(flags: npt.NDArray[np.bool_]) -> int:

@@ -1,7 +1,7 @@
 """Whatever another tool has done, a comparison's numbers are those of both multisets."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -57,15 +57,29 @@ def edited(records: Sequence[Content], edits: Sequence[tuple[str, int, Content]]
     return made
 
 
-def log(records: Sequence[Content], size: int) -> tuple[list[list[FetchedSpan]], int]:
+def log(records: Sequence[Content], size: int) -> tuple[Iterator[list[FetchedSpan]], int]:
     """Batches of so many records, with an offset between them that holds none."""
-    spans, end = [], 0
+    spans: list[FetchedSpan] = []
+    end = 0
     for start in range(0, len(records), size):
         some = records[start : start + size]
         made = [Record(n, *each[:3], list(each[3])) for n, each in enumerate(some)]
-        spans.append([span(batch(made, end))])
+        spans.append(span(batch(made, end)))
         end += len(some) + 1
-    return spans, end
+    return fetched(spans, 1 + size % 3), end
+
+
+def fetched(spans: Sequence[FetchedSpan], size: int) -> Iterator[list[FetchedSpan]]:
+    """Yield so many at once, in a buffer that is used again for the next ones."""
+    for start in range(0, len(spans), size):
+        runs = [each.run for each in spans[start : start + size] if each.run is not None]
+        buffers = [bytearray(run.data) for run in runs]
+        yield [
+            span(run._replace(data=memoryview(buffer)))
+            for run, buffer in zip(runs, buffers, strict=True)
+        ]
+        for buffer in buffers:
+            buffer[:] = bytes(len(buffer))
 
 
 def pair(source: int, destination: int, align: Align) -> Pair:
