@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.records import codec_of
 from relay_pipelines.protocol.undecoded import Ints, Undecoded, leading, same_tails, undecoded
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from relay_pipelines.protocol.reader import FetchedSpan
 
 # at once: the more, the less numpy's calls count; but after a difference, more may come soon
-_LEAST_RECORDS, _MOST_RECORDS = 1_024, 1 << 16
+_LEAST_RECORDS, _MOST_RECORDS = 1_024, 1 << 15
+_MOST_COMPRESSED = 1 << 13  # which may be many times as large as what was fetched
 
 
 class SameRecords(NamedTuple):
@@ -154,7 +156,8 @@ class UndecodedSides:
                 break
             spans.append(source.take_span())
             records += header.records
-            is_enough = records >= self._most or not source.has_fetched
+            most = min(self._most, _MOST_COMPRESSED) if codec_of(header) else self._most
+            is_enough = records >= most or not source.has_fetched
             if is_enough or 0 < records == wanted or span.end <= header.last_offset:
                 break
         return spans

@@ -52,7 +52,7 @@ def _steps() -> Ints:
 
 
 _STEPS = _steps()
-_PADDING = bytes(int(_STEPS.max()) + _WORD)  # so that no load after the last record is outside
+_PADDING = bytes(int(_STEPS.max()) + 4 * _WORD)  # no load after the last record is outside
 
 
 class Undecoded(NamedTuple):
