@@ -442,6 +442,17 @@ class Checkpoint:
         cluster_id = self.cluster_ids.get(log.upstream)
         return bool(cluster_id and log.cluster_id and cluster_id != log.cluster_id)
 
+    def was_read_from(self, log: UpstreamIdentity) -> bool:
+        """Whether the last chunk was read from this log, so that its leader epochs mean the same.
+
+        The name alone does not tell: upstreams may have exchanged their addresses.
+        """
+        topic_id = self.topic_ids.get(log.upstream)
+        if topic_id and log.topic_id:
+            return self.upstream == log.upstream and topic_id == log.topic_id
+        cluster_id = self.cluster_ids.get(log.upstream)
+        return self.upstream == log.upstream and cluster_id == log.cluster_id
+
     @classmethod
     def initial(
         cls, mirror: str, source: TopicPartition, destination: TopicPartition, next_offset: int
@@ -468,18 +479,14 @@ class Checkpoint:
             is_dense: whether none of the offsets read lacks its record; False if it is unknown.
             same_logs: other upstreams' logs that hold what was copied.
         """
-        upstream = identity.upstream
-        if leader_epoch[0] < 0 and (self.upstream, self.topic_ids.get(upstream)) == (
-            upstream,
-            identity.topic_id,
-        ):
+        if leader_epoch[0] < 0 and self.was_read_from(identity):
             leader_epoch = self.leader_epoch, self.leader_epoch_end  # still those of the same log
         return replace(
             self,
             next_offset=next_offset,
             leader_epoch=leader_epoch[0],
             leader_epoch_end=leader_epoch[1],
-            upstream=upstream,
+            upstream=identity.upstream,
             topic_ids=self.topic_ids
             | {log.upstream: log.topic_id for log in (*same_logs, identity)},
             cluster_ids=self.cluster_ids

@@ -185,7 +185,7 @@ def read_positions(
     Raises:
         RetriableError: a leader is down or moving.
     """
-    partitions, upstream = list(partitions), client.cluster.name
+    partitions = list(partitions)
     low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
     end = client.list_offsets(partitions, LATEST, READ_COMMITTED)
     copied = {tp: checkpoint for tp in partitions if (checkpoint := checkpoints.get(tp))}
@@ -193,7 +193,7 @@ def read_positions(
     epochs = {
         tp: checkpoint.leader_epoch
         for tp, checkpoint in copied.items()
-        if checkpoint.leader_epoch >= 0 and checkpoint.upstream == upstream and tp not in recreated
+        if checkpoint.leader_epoch >= 0 and checkpoint.was_read_from(log_of(client, tp.topic))
     }
     epoch_ends = client.epoch_ends(epochs)
     return {
@@ -251,7 +251,7 @@ def verify_position(
         ]
     if (
         among_several
-        and not _is_same_log(client, checkpoint)
+        and not checkpoint.was_read_from(identity)
         and position.end_offset < checkpoint.next_offset
     ):
         if checkpoint.is_recreated(identity):
@@ -364,7 +364,7 @@ def other_records(log: UpstreamIdentity, checkpoint: Checkpoint, differing: str)
         differing: as `difference` returns it.
     """
     # the upstream of the checkpoint cannot differ from itself: it holds another log now
-    if checkpoint.upstream == log.upstream or checkpoint.is_recreated(log):
+    if checkpoint.was_read_from(log) or checkpoint.is_recreated(log):
         return _not_the_log(checkpoint, f"{ANOTHER_LOG} (the last record copied: {differing})")
     return _diverged(log.upstream, checkpoint, differing)
 
@@ -475,11 +475,6 @@ def _require_planned_topic(copy_range: CopyRange, found: UpstreamIdentity) -> No
             topic_partition=copy_range.source.topic_partition,
             offset=copy_range.source.start,
         )
-
-
-def _is_same_log(client: ClusterClient, checkpoint: Checkpoint) -> bool:
-    """Whether the checkpoint's leader epoch is of this upstream's topic, thus comparable."""
-    return checkpoint.upstream == client.cluster.name and not _is_recreated(client, checkpoint)
 
 
 def _truncated_at(checkpoint: Checkpoint, epoch_end: int | None, end: int) -> int | None:

@@ -131,23 +131,15 @@ def waiting_since_ms(
     be new, and say that it is of last year. Nor is it after the first look that has seen them.
     """
     looks = _learn(snapshot)
-    since = {}
-    for tp, written_ms in _timestamps_ms(snapshot, offsets).items():
-        earliest_ms, latest_ms = looks[tp].arrival_ms(offsets[tp])
-        since[tp] = min(max(written_ms, earliest_ms), latest_ms)
-    return since
-
-
-def _timestamps_ms(
-    snapshot: ClusterSnapshot, offsets: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Return the timestamps of the records at these offsets, as far as the source returns them."""
     if not offsets:
         return {}
-    with snapshot.source_client("lag") as client:
-        with suppress(RelayError):  # the copy reports what is wrong
-            return reader.timestamps_ms(client, offsets)
-        return {}
+    since = {}
+    # the copy reports what is wrong
+    with snapshot.source_client("lag") as client, suppress(RelayError):
+        for tp, written_ms in reader.timestamps_ms(client, offsets).items():
+            earliest_ms, latest_ms = looks[tp].arrival_ms(offsets[tp])
+            since[tp] = min(max(written_ms, earliest_ms), latest_ms)
+    return since
 
 
 _MOST_ENDS = 50

@@ -426,3 +426,24 @@ def test_leader_epochs_of_one_upstream_mean_nothing_on_another(pair: Pair) -> No
     until(lambda: pair.snapshot(1).upstream.name == "a", "its partitions to have a leader again")
     assert [pair.snapshot(retry).upstream.name for retry in (0, 2)] == ["b", "b"]
     until(lambda: pair.snapshot(failback="when_healthy").upstream.name == "a", "the first upstream")
+
+
+def test_upstreams_that_exchange_their_addresses(pair: Pair) -> None:
+    """A name tells no log: what leader epochs say is said of the topic whose they are."""
+    pair.a.brokers[0].kill()
+    pair.a.brokers[0].start()  # a new epoch
+    pair.write(10)
+    until(lambda: pair.copy() == "a", "the first upstream to have a leader again")
+    pair.write(5)
+    section = pair.section()
+    first, second = section["source"]["upstreams"]
+    first["name"], second["name"] = second["name"], first["name"]
+    for upstreams in ([second, first], [second]):
+        section["source"]["upstreams"] = upstreams
+        swapped = read_clusters.take_snapshot(
+            Sides(pair.name, Mirror.model_validate(section), CLOCK)
+        )
+        assert swapped.held == {}
+        assert [(each.start, each.end) for each in swapped.news] == [(10, 15)]
+    copy_planned(swapped)
+    assert pair.arrived() == 15
