@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -143,20 +143,18 @@ class Mirror:
         topic: str | None = None,
         *,
         patient: bool = True,
-        waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
     ) -> RunPlan:
         """Plan a run and write what it needs: where topics start, and accepted losses.
 
         Args:
             topic: only this source topic.
             patient: as in `take_snapshot`.
-            waits: as in `prepare_snapshot`.
 
         Raises:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
         """
         take = partial(self.snapshot, topic, patient=patient, settled=True)
-        return run_plan.plan(prepared_snapshot.prepare_snapshot(take, waits))
+        return run_plan.plan(prepared_snapshot.prepare_snapshot(take))
 
     def copy(
         self,

@@ -32,11 +32,9 @@ from relay_pipelines.run import other_writers, run_plan
 from relay_pipelines.run.other_writers import OtherWriters
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import Observer
-from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import Session, StoppableClock, StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:
@@ -183,13 +181,15 @@ class _Rounds:
         try:
             # the next round is the retry: until then, it is the other mirrors' turn
             bound = api.Mirror(name, mirror, self.session)
-            planned, waits = self._plan(name, bound, writers)
+            take = partial(bound.snapshot, self.topic, patient=False, settled=True)
+            snapshot, waits = writers.prepared(take)
             if waits:
                 # what is superseded waits for the operator, whenever the other one ends
-                held = [e for e in planned.held if isinstance(e, PolicySupersededError)]
-                lasting.update(map(problem, held), complete=True)
+                held = dict.fromkeys(snapshot.held.values())
+                superseded = [each for each in held if isinstance(each, PolicySupersededError)]
+                lasting.update(map(problem, superseded), complete=True)
                 return
-            planned = planned.with_all_configs()
+            planned = run_plan.plan(snapshot).with_all_configs()
             self._warn(name, set(map(str, run_report.warnings(planned))))
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:
@@ -212,25 +212,13 @@ class _Rounds:
                 found = [one for one in found if one.kind is not FencedError]
             lasting.update(found, complete=not result.interrupted)
 
-    def _plan(self, name: str, bound: api.Mirror, writers: OtherWriters) -> tuple[RunPlan, bool]:
-        """Plan a round; return also whether it waits, as another deployment copies the mirror."""
-
-        def waits(snapshot: ClusterSnapshot, *, has_news: bool = False) -> bool:
-            if line := writers.look(snapshot, has_news=has_news):
-                messages.note(f"{name}: {line}")
-            return writers.waits
-
-        if writers.waits:
-            planned = run_plan.plan(bound.snapshot(self.topic, patient=False))
-            waits(planned.snapshot, has_news=bool(planned.planned))
-            return planned, True  # what was only looked at was not prepared
-        # before it writes anything: where topics start, or that a loss is accepted
-        planned = bound.prepare(self.topic, patient=False, waits=waits)
-        return planned, writers.waits
-
     def _writers_of(self, name: str) -> OtherWriters:
         return self._writers.setdefault(
-            name, OtherWriters(self._run_id.__eq__, self.pause, SystemClock())
+            name,
+            OtherWriters(
+                *(self._run_id.__eq__, self.pause, SystemClock()),
+                lambda line: messages.note(f"{name}: {line}"),
+            ),
         )
 
     def _report(self, result: RunResult) -> None:

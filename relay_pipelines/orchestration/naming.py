@@ -49,8 +49,8 @@ TAG_WAITS = "relay/waits_for"
 """The run of another deployment that copies the same topics; empty once that has ended."""
 TAG_FAILURES = "relay/failures"
 """What fails in the windows of a session now, with the reason; empty if nothing does."""
-TAG_TURN = "relay/turn"
-"""What a run that copies a lane is doing: see `orchestration/turns.py`."""
+TAG_TURN = ".dagster/relay_turn"
+"""What a run that copies a lane is doing: see `orchestration/turns.py`; hidden, too."""
 
 
 def parts(key_prefix: str | Sequence[str]) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ _tagging = threading.Lock()
 
 
 class Turn(StrEnum):
-    """What a run of a lane is doing, in its tag `relay/turn`."""
+    """What a run of a lane is doing, in its tag."""
 
     STARTING = "starting"
     """A session, which starts Spark."""

@@ -26,6 +26,7 @@ from relay_pipelines.ledger.state_table import read_state
 from relay_pipelines.model import BY_DRIVER, Checkpoint, TopicPartition
 from relay_pipelines.plan.owners import run_ends_id
 from relay_pipelines.plan.run_ends import RunEnd, is_over, with_end
+from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import impatient
@@ -45,6 +46,7 @@ class OtherWriters:
     Args:
         is_own: whether this deployment knows a run.
         interval_seconds: how often this deployment copies.
+        say: gets a line when this deployment begins to wait, or takes over.
         deployment: of this one, as of `RunEnd`.
         waits: whether another deployment copies.
     """
@@ -52,6 +54,7 @@ class OtherWriters:
     is_own: Callable[[str], bool]
     interval_seconds: float
     clock: Clock
+    say: Callable[[str], None]
     deployment: str = ""
     waits: bool = field(default=False, init=False)
     _seen: Mapping[TopicPartition, Checkpoint] | None = field(default=None, init=False)
@@ -60,12 +63,28 @@ class OtherWriters:
     # of two that wait, one goes first
     _share: float = field(default_factory=random.random, init=False)
 
-    def look(self, snapshot: ClusterSnapshot, *, has_news: bool) -> str:
-        """Decide whether to wait; return a line when that changes, and nothing otherwise.
+    def prepared(self, take: Callable[[], ClusterSnapshot]) -> tuple[ClusterSnapshot, bool]:
+        """Take a snapshot and prepare it for a copy, unless another deployment copies.
 
-        Args:
-            has_news: whether records wait: only then it means something that nothing moves.
+        Returns:
+            the snapshot, and whether to wait: then nothing was written.
+
+        Raises:
+            RelayError: as of `prepare_snapshot`.
         """
+        if not self.waits:
+            return prepare_snapshot(take, self.look), self.waits
+        snapshot = take()
+        self.look(snapshot)
+        return snapshot, True  # be it for the last time: it was not prepared
+
+    def look(self, snapshot: ClusterSnapshot) -> bool:
+        """Decide whether to wait, and say when that changes."""
+        if line := self._decide(snapshot):
+            self.say(line)
+        return self.waits
+
+    def _decide(self, snapshot: ClusterSnapshot) -> str:
         foreign = self._foreign(snapshot)
         before, self._seen = self._seen, foreign
         now = self.clock.monotonic()
@@ -80,7 +99,8 @@ class OtherWriters:
         if any(before.get(tp) != checkpoint for tp, checkpoint in foreign.items()):
             self._quiet_seconds = 0.0
             return "" if self.waits else self._wait_for(newest)
-        self._quiet_seconds += passed * has_news
+        # it means something only while records wait that nothing moves
+        self._quiet_seconds += passed * bool(snapshot.news)
         if not self.waits:
             return ""
         if any(self._is_over(snapshot, each) for each in before.values()):

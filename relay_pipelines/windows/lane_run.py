@@ -21,6 +21,7 @@ from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits
 from relay_pipelines.prepare import topics
+from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.run.other_writers import OtherWriters, mark_end
 from relay_pipelines.run.result import RunResult, joined
@@ -94,6 +95,7 @@ class LaneRun:
     _looked: float = field(default=0.0, init=False)
     _is_replaced: bool = field(default=False, init=False)
     _writers: OtherWriters = field(init=False)
+    _waits: bool = field(default=False, init=False)  # for another deployment
     _guests: set[str] = field(default_factory=set, init=False)
     _left: set[str] = field(default_factory=set, init=False)
     _open: OpenWindow | None = field(default=None, init=False)
@@ -109,7 +111,7 @@ class LaneRun:
         self.groups = FollowedGroups(self.kafka.sides(self.lane.mirror), self._warn, self._belongs)
         self._writers = OtherWriters(
             cache(self.context.instance.has_run),
-            *(self.lane.window.every / 1000, self.kafka.clock),
+            *(self.lane.window.every / 1000, self.kafka.clock, self._say_writers),
             turns.deployment_of(self.context.instance),
         )
         self._stored = OpenWindowStore(self.context.instance, self.lane)
@@ -154,7 +156,7 @@ class LaneRun:
         windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
         held = snapshot.held
-        if self.yields and self._waits(snapshot, has_news=frozen is not None):
+        if self._waits:
             # what is superseded waits for the operator, whenever the other one ends
             waits = {tp: e for tp, e in held.items() if isinstance(e, PolicySupersededError)}
             self._say_held(waits)
@@ -230,14 +232,16 @@ class LaneRun:
             log_and_print(self.context.log, "no topic-partition is held back any more")
         self.held = held
 
-    def _waits(self, snapshot: ClusterSnapshot, *, has_news: bool) -> bool:
-        """Whether another deployment copies the lane's topics; log when that begins and ends."""
-        waited = self._writers.waits
-        if line := self._writers.look(snapshot, has_news=has_news):
-            log_and_print(self.context.log, line, logging.WARNING)
-            tags = {naming.TAG_WAITS: line if self._writers.waits else ""}
-            turns.add_tags(self.context.instance, self.context.run_id, tags)
-        return waited or self._writers.waits  # what was only looked at was not prepared
+    def _say_writers(self, line: str) -> None:
+        self._warn(line)
+        tags = {naming.TAG_WAITS: line if self._writers.waits else ""}
+        turns.add_tags(self.context.instance, self.context.run_id, tags)
+
+    def _prepared(self, take_snapshot: Callable[[], ClusterSnapshot]) -> ClusterSnapshot:
+        if not self.yields:
+            return prepare_snapshot(take_snapshot)
+        snapshot, self._waits = self._writers.prepared(take_snapshot)
+        return snapshot
 
     def survey(
         self,
@@ -272,8 +276,7 @@ class LaneRun:
             self.attempt,
             patient=self.patient,
             start=start,
-            looks_only=self._writers.waits,
-            waits=lambda found: self.yields and self._waits(found, has_news=False),
+            prepared=self._prepared,
         )
         turns.of(self.context.run_id).move()
         self._surveyed_seconds = clock.monotonic() - began

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from functools import partial
 
 from relay_pipelines.orchestration.run_log import log_and_print
-from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings.models import Start
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import cluster_snapshot, read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+Prepare = Callable[[Callable[[], ClusterSnapshot]], ClusterSnapshot]
 
 
 def prepare(
@@ -22,8 +24,7 @@ def prepare(
     *,
     patient: bool = True,
     start: Start | None = None,
-    looks_only: bool = False,
-    waits: Callable[[ClusterSnapshot], bool] = lambda _: False,
+    prepared: Prepare = prepare_snapshot,
 ) -> ClusterSnapshot:
     """Take a snapshot, decide where new topics start, and accept losses if relay.yaml says so.
 
@@ -33,8 +34,7 @@ def prepare(
         attempt: each begins with another upstream.
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         start: where topics start that were never copied; as configured if None.
-        looks_only: whether to write nothing.
-        waits: as in `prepare_snapshot`.
+        prepared: takes the snapshot, and writes what a copy needs, unless it has to wait.
 
     Raises:
         RelayError: a cluster does not answer, or refuses.
@@ -49,9 +49,7 @@ def prepare(
         patient=patient,
         settled=True,
     )
-    if looks_only:
-        return take()
-    snapshot = prepared_snapshot.prepare_snapshot(take, waits)
+    snapshot = prepared(take)
     for lost in snapshot.accepted:
         line = f"{lost.topic_partition}: {lost.what}; the copy resumes after it"
         log_and_print(log, line, logging.WARNING)

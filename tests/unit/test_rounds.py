@@ -127,7 +127,8 @@ class Others(SleepingClock):
 
     def __init__(self, now: float = 0.0) -> None:
         super().__init__(now)
-        self.writers = OtherWriters({"own"}.__contains__, 1.0, self, "ours")
+        self.said: list[str] = []
+        self.writers = OtherWriters({"own"}.__contains__, 1.0, self, self.said.append, "ours")
         self.ends: dict[str, RunEnd] = {}
 
     def looks(self, run_id: str, committed: float, *, count: int = 1, news: bool = True) -> str:
@@ -136,12 +137,13 @@ class Others(SleepingClock):
             checkpoints={FIRST: checkpoint},
             targets={FIRST.topic},
             state=SimpleNamespace(run_ends=self.ends),
+            news=[FIRST] * news,
         )
-        said = ""
+        self.said.clear()
         for _ in range(count):
             self.now += 1
-            said += self.writers.look(snapshot, has_news=news)
-        return said
+            assert self.writers.look(snapshot) is self.writers.waits
+        return "".join(self.said)
 
 
 def test_a_daemon_waits_for_another_one_that_moves() -> None:
@@ -203,8 +205,8 @@ def test_who_waits_says_that_it_is_superseded(
     """It waits for a person, and would be silent after the other one has ended; losses can wait."""
     held = errors.PolicySupersededError("another configuration decides", topic_partition=FIRST)
     lost = errors.RetentionPassedError("gone", topic_partition=SECOND)
-    planned = SimpleNamespace(held=[held, lost])
-    monkeypatch.setattr(rounds_command._Rounds, "_plan", lambda *_: (planned, True))
+    snapshot = SimpleNamespace(held={FIRST: held, SECOND: lost})
+    monkeypatch.setattr(OtherWriters, "prepared", lambda *_: (snapshot, True))
     unused: Any = None
     rounds = rounds_command._Rounds(unused, {}, None, unused, None, 1.0, as_json=False)
     for _ in range(2):
