@@ -22,6 +22,8 @@ _LAUNCH = """mutation($params: ExecutionParams!) {
 _BACKFILL = """mutation($params: LaunchBackfillParams!) {
   launchPartitionBackfill(backfillParams: $params) { __typename
   ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
+_TICKS = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) {
+  ... on Sensor { sensorState { ticks(limit: 3) { status } } } } }"""
 _ADD_PARTITION = """mutation($repositorySelector: RepositorySelector!, $name: String!,
   $key: String!) { addDynamicPartition(repositorySelector: $repositorySelector,
   partitionsDefName: $name, partitionKey: $key) { __typename ... on PythonError { message } } }"""
@@ -197,6 +199,12 @@ def graph(
         )
         for upstream in dagster.ask(_GRAPH, asked)["assetNodes"]
     }
+
+
+def ticks(dagster: Dagster, sensor: str) -> list[str]:
+    """How the last ticks of a sensor ended, the newest first."""
+    found = dagster.ask(_TICKS, {"selector": REPOSITORY | {"sensorName": sensor}})
+    return [tick["status"] for tick in found["sensorOrError"]["sensorState"]["ticks"]]
 
 
 def checks(dagster: Dagster, key: Sequence[str], name: str) -> list[dict[str, Any]]:
