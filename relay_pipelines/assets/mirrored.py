@@ -11,10 +11,15 @@ from relay_pipelines.expectations import checks
 from relay_pipelines.model import RecordPolicy
 from relay_pipelines.orchestration import naming, tables, turns, window_log
 from relay_pipelines.orchestration.lane import Lane, ops
-from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
+from relay_pipelines.orchestration.stopping import (
+    Session,
+    Stop,
+    final_failure,
+    forbid_retries,
+    stoppable,
+)
 from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
-from relay_pipelines.orchestration.turns import final_failure, forbid_retries
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import QUARANTINE, Target, renamed_target
 from relay_pipelines.resources import kafka_key, kafka_of, spark_key, spark_of

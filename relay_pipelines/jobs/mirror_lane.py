@@ -7,7 +7,7 @@ import dagster as dg
 from dagster import DagsterRunStatus
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration import heartbeat, naming, turns
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import log_and_print
@@ -194,7 +194,7 @@ class _Session:
             hidden = len(failures) - _MOST_SAID
             more = [f"and {hidden} more"] if hidden > 0 else []
             context, line = self._copying.context, "; ".join([*failures[:_MOST_SAID], *more])
-            turns.add_tags(context.instance, context.run_id, {naming.TAG_FAILURES: line})
+            heartbeat.add_tags(context.instance, context.run_id, {naming.TAG_FAILURES: line})
         self._failures = failures
 
     def _ends_with(self, change: Change) -> bool:
@@ -207,7 +207,7 @@ class _Session:
         )
         context, moment = self._copying.context, format_time(self._clock.now_ms())
         tags = {naming.TAG_CHANGED: f"{change.what} at {moment}"}
-        turns.add_tags(context.instance, context.run_id, tags)
+        heartbeat.add_tags(context.instance, context.run_id, tags)
         self._copying.use(change.settings, change.lane)
         return False
 
@@ -221,7 +221,7 @@ class _Session:
                     return
 
     def _wait(self, duration: float) -> None:
-        turns.of(self._copying.context.run_id).move()  # it waits, and has nothing to move
+        heartbeat.of(self._copying.context.run_id).move()  # it waits, and has nothing to move
         moment = self._clock.monotonic() + duration
         while (left := moment - self._clock.monotonic()) > 0 and not self._copying.stop():
             self._clock.sleep(min(left, _POLL_SECONDS))

@@ -12,7 +12,8 @@ A lane is a group of topics whose windows are cut together and copied in one run
 
 A run that copies:
 
-    turns           who copies a lane now, how others see that it lives, and the hand-over
-    stopping        how a run is stopped at the next commit
+    turns           who copies a lane now, and the hand-over
+    heartbeat       how others see that a run lives
+    stopping        how a run is stopped at the next commit, or fails for good
     run_log         logs the progress of a run
 """

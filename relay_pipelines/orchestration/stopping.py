@@ -1,4 +1,4 @@
-"""How a Dagster run that copies is stopped at the next commit, and how others see that it lives."""
+"""How a Dagster run that copies is stopped at the next commit, or fails for good."""
 
 import logging
 import threading
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import dagster as dg
 from sqlalchemy.exc import SQLAlchemyError
 
-from relay_pipelines.orchestration import turns
+from relay_pipelines.orchestration import heartbeat, naming
 from relay_pipelines.orchestration.run_log import logged_start, without_noise
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources import SparkResource
@@ -28,6 +28,17 @@ _DATABASE_SECONDS = 3600.0
 """How long a run waits for Dagster's database to say that it has failed; others give it up then."""
 
 
+def forbid_retries(context: dg.OpExecutionContext) -> None:
+    """Keep Dagster, which looks at a tag alone, from retrying the run if it fails."""
+    heartbeat.add_tags(context.instance, context.run_id, {naming.TAG_MAX_RETRIES: "0"})
+
+
+def final_failure(context: dg.OpExecutionContext, what: str) -> dg.Failure:
+    """Return a failure that another attempt would only repeat, such as an operator's mistake."""
+    forbid_retries(context)
+    return dg.Failure(what, allow_retries=False)
+
+
 def stoppable(
     context: dg.OpExecutionContext,
     pyspark: SparkResource,
@@ -42,9 +53,9 @@ def stoppable(
     """
     clock = pyspark.kafka.clock
     without_noise(context.log)
-    tags = partial(turns.add_tags, context.instance, context.run_id)
+    tags = partial(heartbeat.add_tags, context.instance, context.run_id)
     with (
-        turns.beating(context.run_id, tags, context.log) as heart,
+        heartbeat.beating(context.run_id, tags, context.log) as heart,
         _database_errors_in_one_line(context, clock),
         _ending_as_reported(context),
     ):
@@ -80,7 +91,7 @@ def _ending_as_reported(context: dg.OpExecutionContext) -> Iterator[None]:
         return
     if run.status is dg.DagsterRunStatus.FAILURE:
         raise dg.Failure(
-            f"this run was given up meanwhile: {turns.GIVEN_UP}; what it committed stays, and"
+            f"this run was given up meanwhile: {heartbeat.GIVEN_UP}; what it committed stays, and"
             " another run goes on",
             allow_retries=False,
         )
@@ -116,7 +127,7 @@ def _database_errors_in_one_line(context: dg.OpExecutionContext, clock: Clock) -
 
 def _takes_writes(context: dg.OpExecutionContext) -> bool:
     try:
-        turns.beat(context)
+        heartbeat.beat(context)
     except dg.DagsterRunNotFoundError:  # another process has deleted it
         return True
     except Exception:  # noqa: BLE001 - of any kind of database

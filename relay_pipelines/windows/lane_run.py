@@ -13,7 +13,7 @@ from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups
-from relay_pipelines.orchestration import naming, turns, window_log
+from relay_pipelines.orchestration import heartbeat, naming, turns, window_log
 from relay_pipelines.orchestration.lane import Lane, homes
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
 from relay_pipelines.orchestration.tables import Batch, Event
@@ -235,7 +235,7 @@ class LaneRun:
     def _say_writers(self, line: str) -> None:
         self._warn(line)
         tags = {naming.TAG_WAITS: line if self._writers.waits else ""}
-        turns.add_tags(self.context.instance, self.context.run_id, tags)
+        heartbeat.add_tags(self.context.instance, self.context.run_id, tags)
 
     def _prepared(self, take_snapshot: Callable[[], ClusterSnapshot]) -> ClusterSnapshot:
         if not self.yields:
@@ -278,7 +278,7 @@ class LaneRun:
             start=start,
             prepared=self._prepared,
         )
-        turns.of(self.context.run_id).move()
+        heartbeat.of(self.context.run_id).move()
         self._surveyed_seconds = clock.monotonic() - began
         self._has_all_topics = not without and (only is None or set(lane.topics) <= set(only))
         self._rates = self._snapshots.learn(snapshot, clock.now_ms())
@@ -342,7 +342,7 @@ class LaneRun:
         return run(
             plan_frozen(snapshot, frozen),
             self.session,
-            [self._run_log(), turns.of(self.context.run_id)],
+            [self._run_log(), heartbeat.of(self.context.run_id)],
             stop=self.stop,
             run_id=self.context.run_id,
             scope=self.lane.name,  # lanes are copied side by side
@@ -464,7 +464,7 @@ class LaneRun:
         if snapshot.upstream.name != self._upstream:
             self._upstream = snapshot.upstream.name
             tags = {naming.TAG_UPSTREAM: self._upstream, naming.TAG_WHY: snapshot.selection.why}
-            turns.add_tags(self.context.instance, self.context.run_id, tags)
+            heartbeat.add_tags(self.context.instance, self.context.run_id, tags)
 
 
 def failures(reports: Sequence[WindowReport]) -> list[str]:

@@ -18,10 +18,12 @@ from dagster._core import remote_origin
 from sqlalchemy.exc import OperationalError
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.orchestration import naming, stopping, turns
+from relay_pipelines.orchestration import heartbeat, naming, stopping, turns
+from relay_pipelines.orchestration.heartbeat import Watcher
 from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.stopping import forbid_retries
 from relay_pipelines.orchestration.topic_catalog import Catalog
-from relay_pipelines.orchestration.turns import Turn, Watcher, forbid_retries
+from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import WindowSettings
 from tests.support.independent import until
@@ -141,7 +143,7 @@ class Clock(SleepingClock):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock(0.0)
-    monkeypatch.setattr(turns, "watcher", Watcher(found))
+    monkeypatch.setattr(heartbeat, "watcher", Watcher(found))
     return found
 
 
@@ -185,7 +187,7 @@ def test_who_is_given_up(instance, clock, tmp_path):
 
 def test_a_heartbeat_says_what_moves(monkeypatch):
     """A run that waits for its copy says so, and one whose thread does nothing ends."""
-    monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.0)
     clock, cpu = Clock(0.0), [0.0]
     tags: dict[str, str] = {}
     said: list[str] = []
@@ -195,20 +197,20 @@ def test_a_heartbeat_says_what_moves(monkeypatch):
 
     log: Any = SimpleNamespace(error=said.append)
     entries: Any = [object()]
-    made = partial(turns.Heartbeat, clock, lambda: cpu[-1])
-    monkeypatch.setattr(turns, "Heartbeat", made)
-    with turns.beating("r", tags.update, log) as heart:
+    made = partial(heartbeat.Heartbeat, clock, lambda: cpu[-1])
+    monkeypatch.setattr(heartbeat, "Heartbeat", made)
+    with heartbeat.beating("r", tags.update, log) as heart:
         until_said("2027-01-15T08:00:00Z")
         clock.now += 100
         heart.committed([])
         until_said("2027-01-15T08:01:40Z: nothing has moved for 1 min 40 s")
-        turns.of("r").committed(entries)
+        heartbeat.of("r").committed(entries)
         until_said("2027-01-15T08:01:40Z")
         for _ in range(4):  # it waits for a cluster, again and again
             cpu.append(cpu[-1] + 1)
             clock.now += 100
             until_said(str(heart))
-        clock.now += turns.STANDSTILL_SECONDS + 1
+        clock.now += heartbeat.STANDSTILL_SECONDS + 1
         until(lambda: said, "the end")
     assert said[0].startswith("nothing has happened for 5 min 0 s: this run hangs, and ends;")
 
@@ -219,7 +221,7 @@ def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
     found: queue.Queue[Callable[[], float]] = queue.Queue()
 
     def run() -> None:
-        found.put(turns.Heartbeat().cpu_seconds)
+        found.put(heartbeat.Heartbeat().cpu_seconds)
         while not asks.wait(0.001):
             pass
         ends.wait()
@@ -238,7 +240,7 @@ def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
 
 def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
     """Dagster reads all tags of a run, and writes them back with those that are new."""
-    monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.0)
     own = run(instance, Turn.COPYING)
     context = context_of(instance, own)
     has_read, is_written = threading.Event(), threading.Event()
@@ -253,7 +255,7 @@ def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
         return found
 
     monkeypatch.setattr(instance.run_storage, "_get_run_by_id", read)
-    with turns.beating(own, partial(turns.add_tags, instance, own), context.log):
+    with heartbeat.beating(own, partial(heartbeat.add_tags, instance, own), context.log):
         assert has_read.wait(10)
         forbid_retries(context)
         is_written.set()
@@ -268,7 +270,7 @@ def test_a_tag_waits_while_another_process_writes(tmp_path, monkeypatch):
         with closing(sqlite3.connect(path.removeprefix("sqlite:///"))) as other:
             other.execute("BEGIN IMMEDIATE")
             monkeypatch.setattr(storage, "_conn_string", f"{path}?timeout=0.1")
-            added = aside.submit(turns.add_tags, instance, own, {"a": "b"})
+            added = aside.submit(heartbeat.add_tags, instance, own, {"a": "b"})
             time.sleep(0.5)
             other.rollback()
             added.result(10)

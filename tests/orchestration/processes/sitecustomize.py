@@ -50,6 +50,6 @@ if "dagster._daemon" in sys.orig_argv:
 
 is_run = any("multiprocessing.spawn" in word for word in sys.orig_argv)
 if is_run or sys.orig_argv[1:5] == ["-m", "dagster", "api", "grpc"]:
-    from relay_pipelines.orchestration import turns
+    from relay_pipelines.orchestration import heartbeat
 
-    turns._BEAT_SECONDS, turns.DEAD_SECONDS = 5.0, 25.0
+    heartbeat._BEAT_SECONDS, heartbeat.DEAD_SECONDS = 5.0, 25.0
