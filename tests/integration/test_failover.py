@@ -39,7 +39,7 @@ from tests.copying import (
 from tests.support import commands, independent
 from tests.support.commands import error_line, relay_here
 from tests.support.independent import Record, assert_equal, create, read, settled_end, until, write
-from tests.support.planned_copy import copy_planned
+from tests.support.planned_copy import copy_planned, prepared
 from tests.support.sleeping_clock import SleepingClock
 
 CLOCK = SystemClock()
@@ -446,4 +446,25 @@ def test_upstreams_that_exchange_their_addresses(pair: Pair) -> None:
         assert swapped.held == {}
         assert [(each.start, each.end) for each in swapped.news] == [(10, 15)]
     copy_planned(swapped)
+    assert pair.arrived() == 15
+
+
+def test_an_upstream_under_the_name_of_another_is_not_truncated(pair: Pair) -> None:
+    """It is the only one left, and losses are accepted: none is, and nothing is doubled."""
+    pair.write(5)
+    pair.a.brokers[0].kill()
+    pair.a.brokers[0].start()  # a new epoch, which the other one does not have
+    pair.write(5)
+    until(lambda: all(each.eligible for each in pair.snapshot(1).selection.upstreams), "both")
+    taken = pair.snapshot(1)
+    assert taken.upstream.name == "b"
+    create(pair.destination, pair.copies.topic, 1, KEPT)
+    copy_planned(taken)
+    pair.write(5)
+    section = {**pair.section(), "on_data_loss": "continue"}
+    first, _ = section["source"]["upstreams"]
+    section["source"]["upstreams"] = [{**first, "name": "b"}]
+    left = prepared(pair.name, Mirror.model_validate(section))
+    assert left.accepted == ()
+    copy_planned(left)
     assert pair.arrived() == 15
