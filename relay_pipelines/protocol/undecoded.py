@@ -127,7 +127,7 @@ def _of_heads(
     offsets = np.repeat(np.array([batch.header.base_offset for batch in batches]), counts)
     offsets += delta[0]
     if (
-        (tails > ends).any()
+        (tails >= ends).any()
         or (at + lengths[1] + lengths[0] != ends).any()
         or (offsets[1:] <= offsets[:-1]).any()
     ):

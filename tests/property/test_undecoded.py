@@ -3,7 +3,7 @@
 import pytest
 from aiokafka.errors import CorruptRecordException
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import CorruptBatchError
@@ -95,7 +95,7 @@ def varint(number: int, size: int) -> bytes:
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 3),
+            st.integers(-1, 3),
             st.integers(1, 5),
             st.integers(1, 5),
             st.sampled_from([0] * 9 + [-1, 1, 300]),
@@ -107,6 +107,7 @@ def varint(number: int, size: int) -> bytes:
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=1),
     st.sampled_from([1, 2, 12]),
 )
+@example([(-1, 1, 1, 0)], 0, 0, [], 1)
 def test_lengths_that_are_wrong(
     records: list[tuple[int, int, int, int]],
     more: int,
@@ -118,7 +119,8 @@ def test_lengths_that_are_wrong(
     body = bytearray()
     for offset, (size, since, width, longer) in enumerate(records):
         head = b"\0" + varint(0, since) + varint(offset, width)
-        record = head + b"\x01" + varint(size, 1) + bytes(size) + b"\0"
+        tail = b"" if size < 0 else b"\x01" + varint(size, 1) + bytes(size) + b"\0"
+        record = head + tail
         body += varint(len(record) + longer, width) + record
     for place, byte in bytes_changed:
         if body:
@@ -135,6 +137,8 @@ def test_lengths_that_are_wrong(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(undecoded_module, "_FEW", few)
         found = undecoded([Batch(each.first, each.data) for each in runs])
+    if found is not None:
+        assert same_tails(found, 0, found, 0, len(found.offsets)) == len(found.offsets)
     try:
         expected = [record for each in runs for record in decoded_in_python(each.data)]
     except CorruptRecordException:
