@@ -110,7 +110,9 @@ def pages(camera: Camera, environment: Environment) -> None:
     for command in ("audit", "compare"):
         page = environment.folder / f"{command}.html"
         relay = (Path(sys.executable).with_name("relay"), "-c", environment.folder / "relay.yaml")
-        subprocess.run([*relay, command, MIRROR, "--html", page], check=False, timeout=300)
+        subprocess.run(
+            [*relay, command, "--mirror", MIRROR, "--html", page], check=False, timeout=300
+        )
         camera.take(command, page.as_uri())
 
 
