@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from relay_pipelines.compare.pairs import KINDS
-from relay_pipelines.compare.result import Compared, tally
+from relay_pipelines.compare.report import GROUPS, NUMBERS, group_rows, pair_rows
+from relay_pipelines.compare.result import Compared
 from relay_pipelines.output.html_page import render
+
+WORDS = {"source", "destination", "group", "by", "verdict"}
+"""The columns that are no numbers."""
 
 
 def page(compared: Compared, now_ms: int) -> str:
     """Return the page."""
     package, template = "relay_pipelines.compare", "compare.html.j2"
-    return render(package, template, compared=compared, now_ms=now_ms, kinds=KINDS, tally=tally)
+    tables = [
+        ("", ("source", "destination", *NUMBERS), pair_rows(compared)),
+        ("Groups", GROUPS, group_rows(compared)),
+    ]
+    return render(package, template, compared=compared, now_ms=now_ms, tables=tables, words=WORDS)

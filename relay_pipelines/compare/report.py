@@ -15,29 +15,33 @@ from relay_pipelines.output.formatting import count
 Document = dict[str, Any]
 
 
-def compare_table(compared: Compared) -> Table:
-    """Return one row per pair."""
-    table = tables.titled(f"{compared.name}: compared, record by record")
-    numbers = ("records", "same", *KINDS, "not compared")
-    tables.add_columns(table, ("source", "destination"), numbers, ())
+NUMBERS = ("records", "same", *KINDS, "not compared")
+GROUPS = ("group", "source", "committed", "there", "expected there", "by", "verdict")
+
+Row = tuple[str, ...]
+
+
+def pair_rows(compared: Compared) -> list[Row]:
+    """Return a row per pair: its source, its destination, and the `NUMBERS`."""
+    rows: list[Row] = []
     for found in sorted(compared.found, key=lambda found: found.pair.sources[0].range):
-        seen = tally(found)
-        there = found.pair.destinations
-        table.add_row(
-            found.pair.where,
-            str(there[0].topic_partition) if len(there) == 1 else there[0].topic_partition.topic,
-            *map(count, (seen.records, found.same, *(found.numbers[kind] for kind in KINDS))),
-            count(seen.unverified),
+        seen, there = tally(found), found.pair.destinations
+        numbers = seen.records, found.same, *(found.numbers[kind] for kind in KINDS)
+        rows.append(
+            (
+                found.pair.where,
+                str(there[0].topic_partition)
+                if len(there) == 1
+                else there[0].topic_partition.topic,
+                *map(count, (*numbers, seen.unverified)),
+            )
         )
-    return table
+    return rows
 
 
-def group_table(compared: Compared) -> Table | None:
-    """Return one row per commit that was judged; None if there is none."""
-    judged = [each for found in compared.found for each in found.judged]
-    if not judged:
-        return None
-    cells = [
+def group_rows(compared: Compared) -> list[Row]:
+    """Return a row per commit that was judged: its `GROUPS`."""
+    return [
         (
             each.commit.group,
             str(each.commit.where),
@@ -46,10 +50,24 @@ def group_table(compared: Compared) -> Table | None:
             each.commit.by,
             each.verdict,
         )
-        for each in judged
+        for found in compared.found
+        for each in found.judged
     ]
-    names = ("group", "source", "committed", "there", "expected there", "by", "verdict")
-    return tables.rows(f"{compared.name}: groups", names, cells)
+
+
+def compare_table(compared: Compared) -> Table:
+    """Return one row per pair."""
+    table = tables.titled(f"{compared.name}: compared, record by record")
+    tables.add_columns(table, ("source", "destination"), NUMBERS, ())
+    for row in pair_rows(compared):
+        table.add_row(*row)
+    return table
+
+
+def group_table(compared: Compared) -> Table | None:
+    """Return one row per commit that was judged; None if there is none."""
+    rows = group_rows(compared)
+    return tables.rows(f"{compared.name}: groups", GROUPS, rows) if rows else None
 
 
 def compare_document(compared: Compared) -> Document:

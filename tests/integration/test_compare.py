@@ -409,6 +409,7 @@ def test_the_command_needs_no_relay_yaml(sides: Clusters, tmp_path: Path) -> Non
     assert pair["first"]["missing"]["destination"] == {"partition": 0, "offset": 7}
     assert pair["offsets"]["runs"] == [[0, 0, 7], [8, 7, 32]]
     assert "the first of 1" in page.read_text()
+    assert f"<td>{two.topic}-0</td><td>{two.topic}-0</td>" in page.read_text()
     shown = relay_here(tmp_path, "compare", *named)
     assert shown.returncode == 4
     assert f"{two.topic}-0: missing: 1; the first: source {two.topic}-0 at 7" in shown.stderr
