@@ -451,11 +451,15 @@ def test_a_record_without_a_key_for_a_compacted_topic(
 
 def _assert_nothing_open(limited: Mirror) -> None:
     with ClusterClient(limited.destination, DestinationError) as client:
-        stable, high = (
-            client.list_offsets([limited.at], LATEST, isolation)
-            for isolation in (READ_COMMITTED, READ_UNCOMMITTED)
-        )
-    assert stable == high
+
+        def ends_together() -> bool:
+            stable, high = (
+                client.list_offsets([limited.at], LATEST, isolation)
+                for isolation in (READ_COMMITTED, READ_UNCOMMITTED)
+            )
+            return stable == high
+
+        until(ends_together, "the marker, which a broker may write after it has answered", 10)
 
 
 _DELETE_HORIZON_BIT = 0x40
