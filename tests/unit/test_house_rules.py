@@ -45,6 +45,15 @@ def test_no_test_module_imports_another() -> None:
                 assert not any(re.search(r"^\.?tests\..*\btest_", name) for name in names), path
 
 
+def test_tests_that_are_named_exist() -> None:
+    """Pytest with several workers runs nothing, and names no reason, if one file is missing."""
+    recipe = ran("make", "--dry-run", "versions", cwd=ROOT)
+    pages = (path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+    named = set(re.findall(r"\btests/[\w/]+\.py", "\n".join([recipe.stdout, *pages])))
+    assert "tests/integration/test_checkpoints.py" in named, recipe.stderr
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_the_changelog_has_the_form_that_it_says() -> None:
     """Keep a Changelog: versions with dates, and six kinds of changes."""
     text = (ROOT / "CHANGELOG.md").read_text()
