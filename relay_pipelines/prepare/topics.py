@@ -30,6 +30,7 @@ from relay_pipelines.protocol.admin import (
 )
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.config_requests import ConfigValue
+from relay_pipelines.protocol.metadata import TopicMetadata
 from relay_pipelines.protocol.producer import timeout_too_long
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -383,10 +384,13 @@ def _create(
         # not those that exist: the user may not be allowed to create them
         new = absent(client, list(some.values()))
         try:
-            created.update(create_topics(client, new, replication_factor))
+            made = create_topics(client, new, replication_factor)
         except RelayError:  # the answer is lost, or refuses some: what is there then is ours
             created.update(topic.name for topic in new)
             raise
+        created.update(made)
+        # before Kafka 4, a topic that is being deleted is still there for the controller alone
+        _shown(client, {topic.name for topic in new}.difference(made))
 
     refused = client.retry_each(create_some, {topic.name: topic for topic in wanted})
     return created, refused
@@ -395,15 +399,22 @@ def _create(
 def _note_created(client: ClusterClient, topics: Collection[str]) -> None:
     """Commit which topics we have created, so that they may grow before anything was copied."""
     records = []
-    for name, topic in client.metadata(sorted(topics)).topics.items():
-        if topic.error_code:  # this broker has not heard of it yet
-            raise client.failure(topic.error_code, f"Metadata of topic {name}")
+    for name, topic in _shown(client, topics).items():
         if topic.topic_id:  # brokers before 2.8 have none
             key, now_ms = Key(client.mirror, StateKind.CREATED, name), client.clock.now_ms()
             created = CreatedRecord(client.mirror, name, topic.topic_id, now_ms)
             records.append(state_record(key, created, now_ms))
     if records:
         decide(client, start_id(client.mirror), lambda: records)
+
+
+def _shown(client: ClusterClient, topics: Collection[str]) -> Mapping[str, TopicMetadata]:
+    """Return what a broker knows of topics; raise if it has not heard of one yet."""
+    found = client.metadata(sorted(topics)).topics if topics else {}
+    for name, topic in found.items():
+        if topic.error_code:
+            raise client.failure(topic.error_code, f"Metadata of topic {name}")
+    return found
 
 
 def _grow(client: ClusterClient, growing: Mapping[str, int]) -> dict[str, RelayError]:

@@ -164,6 +164,7 @@ def test_compaction_excuses_no_other_log(mirror: Mirror, there: list[Record]) ->
         assert found.tally.not_verified == {}
 
 
+@pytest.mark.newer_kafka
 def test_a_broker_that_does_not_answer_for_a_moment(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
