@@ -19,10 +19,9 @@ from benchmarks.inputs import Input
 from benchmarks.values import Extent
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import great_expectations, validate
-from relay_pipelines.model import LedgerEntry, Skipped
+from relay_pipelines.model import LedgerEntry, Side, Skipped
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
-from relay_pipelines.settings.expectations import Side
 from relay_pipelines.sides import Sides
 from relay_pipelines.spark.session import connect, end
 from tests.support import commands

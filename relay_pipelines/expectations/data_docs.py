@@ -17,7 +17,8 @@ from relay_pipelines.expectations.validation import (
     new_context,
     quiet,
 )
-from relay_pipelines.settings.expectations import Expectation, Side
+from relay_pipelines.model import Side
+from relay_pipelines.settings.expectations import Expectation
 from relay_pipelines.sides import Sides
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.expectations.topic_window import TopicWindow
-from relay_pipelines.settings.expectations import HELPER_COLUMNS, RECORD_COLUMNS, Expectation, Side
+from relay_pipelines.model import Side
+from relay_pipelines.settings.expectations import HELPER_COLUMNS, RECORD_COLUMNS, Expectation
 
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list")
 # arguments that name columns in a language of their own

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay_pipelines.ledger.chunk_copies import destination_offsets, source_offsets
-from relay_pipelines.model import LedgerEntry, Skipped
-from relay_pipelines.settings.expectations import Side
+from relay_pipelines.model import LedgerEntry, Side, Skipped
 
 _NO_RECORDS = (Skipped.CONTROL, Skipped.ABORTED, Skipped.COMPACTION_GAP)
 

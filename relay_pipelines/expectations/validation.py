@@ -21,11 +21,11 @@ from typing import Any
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.expectations import suite
 from relay_pipelines.expectations.topic_window import TopicWindow
-from relay_pipelines.model import Cluster
+from relay_pipelines.model import Cluster, Side
 from relay_pipelines.output.formatting import seconds
 from relay_pipelines.plan.topic_selection import Target, renamed_target
 from relay_pipelines.protocol.admin import is_compacted
-from relay_pipelines.settings.expectations import HELPER_COLUMNS, Expectation, SampleSettings, Side
+from relay_pipelines.settings.expectations import HELPER_COLUMNS, Expectation, SampleSettings
 from relay_pipelines.sides import Sides
 from relay_pipelines.spark.answering import within
 

@@ -14,27 +14,15 @@ config_types       what the keys above are made of: mappings, and the types of t
 
 from __future__ import annotations
 
-from relay_pipelines.settings.clusters import (
-    Destination,
-    Health,
-    SecuritySettings,
-    Source,
-    Upstream,
-)
-from relay_pipelines.settings.copying import Backoff, Copying
+from relay_pipelines.settings.clusters import Destination, Source, Upstream
 from relay_pipelines.settings.loading import load
 from relay_pipelines.settings.models import Metrics, Mirror, Settings, Spark
-from relay_pipelines.settings.topics import LaneSettings, Topics, WindowSettings
+from relay_pipelines.settings.topics import Topics, WindowSettings
 
 __all__ = [
-    "Backoff",
-    "Copying",
     "Destination",
-    "Health",
-    "LaneSettings",
     "Metrics",
     "Mirror",
-    "SecuritySettings",
     "Settings",
     "Source",
     "Spark",

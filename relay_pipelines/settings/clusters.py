@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, SecretStr
 
 from relay_pipelines import model, redaction
 from relay_pipelines.plan.upstream_choice import Failback
@@ -30,7 +30,6 @@ from relay_pipelines.settings.config_types import (
     config_folder,
     json_problems,
     matches,
-    refuse,
 )
 
 _CLUSTER = model.Cluster("", ())
@@ -102,15 +101,14 @@ class SecuritySettings(Section):
 
     _folder: str = PrivateAttr("")
 
-    @model_validator(mode="after")
-    def _provider_can_be_sent_to_tasks(self, info: ValidationInfo) -> SecuritySettings:
-        self._folder = config_folder(info)
+    def model_post_init(self, context: Any) -> None:
+        """Note where the token provider may be, and hide its secrets."""
+        self._folder = config_folder(context)
         redaction.hide_named(self.token_provider_config)
-        refuse(json_problems("token_provider_config", self.token_provider_config))
-        return self
 
     def problems(self) -> Iterator[Problem]:
         """Find keys that the protocol or the mechanism ignores or needs."""
+        yield from json_problems("token_provider_config", self.token_provider_config)
         yield from self._sasl_problems()
         yield from self._tls_problems()
 
@@ -179,16 +177,13 @@ class SecuritySettings(Section):
             for key, value in values.items()
             if isinstance(value, SecretStr)
         }
-        extensions = tuple(sorted(self.sasl_extensions.items()))
-        provider = self._token_provider()
-        others = {"sasl_extensions": extensions, "token_provider": provider}
-        return model.Security(**values | secrets | others)
-
-    def _token_provider(self) -> model.ClassSpec | None:
-        if self.token_provider is None:
-            return None
         config = json.dumps(self.token_provider_config, sort_keys=True)
-        return model.ClassSpec(self.token_provider, config, self._folder)
+        others = {
+            "sasl_extensions": tuple(sorted(self.sasl_extensions.items())),
+            "token_provider": self.token_provider
+            and model.ClassSpec(self.token_provider, config, self._folder),
+        }
+        return model.Security(**values | secrets | others)
 
 
 Role = TypeVar("Role", bound="_Connection")

@@ -280,9 +280,9 @@ def _pattern(value: str) -> str:
     return value
 
 
-def config_folder(info: ValidationInfo) -> str:
-    """Return the folder of relay.yaml; empty if the settings come from no file."""
-    return str(info.context["folder"]) if info.context else ""
+def config_folder(context: Any) -> str:
+    """Return the folder of relay.yaml by a validation's context; empty if there is no file."""
+    return str(context["folder"]) if context else ""
 
 
 def json_problems(key: str, value: object) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from relay_pipelines import model
 from relay_pipelines.settings.config_types import (
@@ -24,7 +24,6 @@ from relay_pipelines.settings.config_types import (
     config_folder,
     expected,
     json_problems,
-    refuse,
 )
 
 _COPY = model.CopyOptions()
@@ -119,11 +118,13 @@ class UserClass(Section):
     """Keyword arguments for the class."""
     _folder: str = PrivateAttr("")
 
-    @model_validator(mode="after")
-    def _can_be_sent_to_tasks(self, info: ValidationInfo) -> UserClass:
-        self._folder = config_folder(info)
-        refuse(json_problems("config", self.config))
-        return self
+    def model_post_init(self, context: Any) -> None:
+        """Note where the class may be."""
+        self._folder = config_folder(context)
+
+    def problems(self) -> Iterator[Problem]:
+        """Find what cannot be sent to tasks."""
+        return json_problems("config", self.config)
 
     @property
     def spec(self) -> model.ClassSpec:

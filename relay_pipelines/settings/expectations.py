@@ -6,9 +6,7 @@ Great Expectations itself is not imported: that takes seconds, and it need not b
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
-from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
@@ -18,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from relay_pipelines.model import Side
 from relay_pipelines.settings.config_types import (
     LongDuration,
     Pattern,
@@ -26,6 +25,7 @@ from relay_pipelines.settings.config_types import (
     Section,
     Text,
     expected,
+    json_problems,
     matches,
     refuse,
 )
@@ -56,13 +56,6 @@ _SQL_TYPES = (
     *("double", "decimal", "date", "timestamp", "array", "map", "struct", "variant"),
 )
 _SQL_TYPE = re.compile(r"\s*([a-z]+)\s*(?:[(<].*[)>])?\s*", re.IGNORECASE | re.DOTALL)
-
-
-class Side(StrEnum):
-    """Which copy of the records an expectation looks at."""
-
-    SOURCE = "source"
-    DESTINATION = "destination"
 
 
 class CheckSeverity(StrEnum):
@@ -161,16 +154,12 @@ class SampleSettings(Section):
 
 
 def _has_different_names(entries: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
-    count = Counter(entry.name.lower() for entry in entries)
-    seen: set[str] = set()
-    problems: list[Problem] = []
-    for index, entry in enumerate(entries):
-        name = entry.name.lower()
-        if name in seen:
-            why = f"{count[name]} expectations are named {entry.name}; give this one a name"
-            problems.append(((index,), why))
-        seen.add(name)
-    refuse(problems)
+    names = [entry.name.lower() for entry in entries]
+    refuse(
+        ((index,), f"{names.count(name)} expectations are named {entry.name}; give this one a name")
+        for index, (name, entry) in enumerate(zip(names, entries, strict=True))
+        if name in names[:index]
+    )
     return entries
 
 
@@ -231,11 +220,7 @@ def _arguments(given: str, value: Any) -> dict[str, Any]:
     arguments = {} if value is None else value
     if not isinstance(arguments, dict):
         raise _problem((given,), "expected a mapping of its arguments, as in {column: partition}")
-    try:
-        json.dumps(arguments)
-    except (TypeError, ValueError) as error:
-        why = f"cannot be written as JSON: {error}; put dates in quotes"
-        raise _problem((given,), why) from None
+    refuse(json_problems(given, arguments))
     return arguments
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -412,8 +411,7 @@ class Mirror(RecordSettings):
 
     def record_policy(self, topic: str) -> model.RecordPolicy:
         """Return how the records of a source topic are copied."""
-        override = self.override(topic)
-        return self._record_policy(override, self._filters(override, topic))
+        return self.record_policies([topic])[topic]
 
     def record_policies(self, topics: Iterable[str]) -> dict[str, model.RecordPolicy]:
         """Return the same for many topics, most of which share one."""
@@ -421,32 +419,30 @@ class Mirror(RecordSettings):
         found = {}
         for topic in topics:
             override = self.override(topic)
-            key = id(override), self._filters(override, topic)
-            if key not in shared:
-                shared[key] = self._record_policy(override, key[1])
+            filters = self._given(override, "filters")
+            applying = tuple(user.spec for user in filters if user.applies_to(topic))
+            if (key := (id(override), applying)) not in shared:
+                shared[key] = self._record_policy(override, applying)
             found[topic] = shared[key]
         return found
 
-    def _filters(self, override: Override, topic: str) -> tuple[model.ClassSpec, ...]:
-        given = override.filters if "filters" in override.model_fields_set else self.filters
-        return tuple(user.spec for user in given if user.applies_to(topic))
+    def _given(self, override: Override, key: str) -> Any:
+        """Return the value of a key: of an override, if that has it."""
+        return getattr(override if key in override.model_fields_set else self, key)
 
     def _record_policy(
         self, override: Override, filters: tuple[model.ClassSpec, ...]
     ) -> model.RecordPolicy:
-        given: dict[str, RecordSettings] = defaultdict(
-            lambda: self, dict.fromkeys(override.model_fields_set, override)
-        )
-        transform = given["transform"].transform
+        transform = self._given(override, "transform")
         return model.RecordPolicy(
             options=self.copying.overridden_by(override.copying).as_model(self.give_up_after)
             if override.copying
             else None,
             filters=filters,
-            where=given["where"].where or "",
+            where=self._given(override, "where") or "",
             transform=transform.spec if transform else None,
-            select=tuple(given["select"].select.items()),
-            on_record_error=given["on_record_error"].on_record_error,
+            select=tuple(self._given(override, "select").items()),
+            on_record_error=self._given(override, "on_record_error"),
         )
 
     @property
@@ -456,15 +452,12 @@ class Mirror(RecordSettings):
 
     def expectations_of(self, topic: str) -> tuple[Expectation, ...]:
         """Return what the records of a source topic must be like."""
-        override = self.override(topic)
-        given = "expectations" in override.model_fields_set
-        return override.expectations if given else self.expectations
+        found: tuple[Expectation, ...] = self._given(self.override(topic), "expectations")
+        return found
 
     def expectation_sample_of(self, topic: str) -> SampleSettings:
         """Return what failed checks show of the records of a source topic."""
-        override = self.override(topic)
-        given = "expectation_sample" in override.model_fields_set
-        return self.expectation_sample.overridden_by(override.expectation_sample if given else None)
+        return self.expectation_sample.overridden_by(self.override(topic).expectation_sample)
 
     @property
     def destination_cluster(self) -> model.Cluster:

@@ -12,9 +12,10 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.expectations import suite
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import SideRun, Suite
+from relay_pipelines.model import Side
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.settings import expectations as module
-from relay_pipelines.settings.expectations import CheckSeverity, Side, snake_case
+from relay_pipelines.settings.expectations import CheckSeverity, snake_case
 from relay_pipelines.sides import Sides
 from tests.support.config_files import SIDES
 
