@@ -9,11 +9,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kafka.protocol.producer import AddPartitionsToTxnRequest
-
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError, page
 from relay_pipelines.ledger import checkpoint, ledger_topic
-from relay_pipelines.model import Acl, Permission, TopicPartition
+from relay_pipelines.model import Acl, Permission
 from relay_pipelines.plan.acl_decisions import AclDecision, State, first_acls, plan_acls
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import topic_configs, topics
@@ -28,6 +26,7 @@ from relay_pipelines.protocol.admin import (
     unreadable,
 )
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.producer import add_partitions, partition_errors
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -99,28 +98,13 @@ def _write(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
     """
     if not snapshot.positions:
         return
-    name = own_id(snapshot.name, snapshot.positions[0].topic_partition)
     # one id, as the same prefix grants the others
-    written = dict.fromkeys(
-        [*(topic.target.topic for topic in snapshot.accepted_topics.values()), *_STATE_TOPICS]
-    )
-    request = AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=name,
-        v3_and_below_producer_id=-1,
-        v3_and_below_producer_epoch=-1,
-        v3_and_below_topics=[
-            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[0])
-            for topic in written
-        ],
-    )
-    for result in client.call_any(request, 2).results_by_topic_v3_and_below:
-        for partition in result.results_by_partition:
-            if partition.partition_error_code in _REFUSED:
-                raise client.failure(
-                    partition.partition_error_code,
-                    f"AddPartitionsToTxn of {name}",
-                    topic_partition=TopicPartition(result.name, 0),
-                )
+    name = own_id(snapshot.name, snapshot.positions[0].topic_partition)
+    copies = (topic.target.topic for topic in snapshot.accepted_topics.values())
+    request = add_partitions(name, -1, -1, {topic: [0] for topic in (*copies, *_STATE_TOPICS)})
+    for tp, code in partition_errors(client.call_any(request, 2)).items():
+        if code in _REFUSED:
+            raise client.failure(code, f"AddPartitionsToTxn of {name}", topic_partition=tp)
 
 
 @dataclass(frozen=True, slots=True)

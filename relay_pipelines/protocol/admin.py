@@ -5,7 +5,6 @@ Access control lists of topics: what a cluster has, and adding to it. On the dri
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -300,14 +299,10 @@ def alter_topic_configs(
 
 def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPartition, int]:
     """Return bytes on the leader's disk per topic-partition; empty without the permission."""
-    by_leader: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for name in topics:
-        for partition, leader in client.topic(name).leaders.items():
-            if leader >= 0:
-                by_leader[leader][name].append(partition)
+    partitions = [tp for name in topics for tp in client.topic(name).topic_partitions]
     sizes: dict[TopicPartition, int] = {}
     describable = DescribeLogDirsRequest.DescribableLogDirTopic
-    for broker_id, names in by_leader.items():
+    for broker_id, names in client.by_leader(filter(client.has_leader, partitions)).items():
         request = DescribeLogDirsRequest(
             topics=[describable(topic=name, partitions=led) for name, led in names.items()]
         )

@@ -232,11 +232,8 @@ class ClusterClient:
         """
         wanted = list(topic_partitions)
         self.ask_about(wanted)
-        led: dict[int, list[TopicPartition]] = defaultdict(list)
-        for tp in filter(self.has_leader, wanted):
-            led[self.leader(tp)].append(tp)
         found = {}
-        for broker_id, partitions in led.items():
+        for broker_id, partitions in self.led(filter(self.has_leader, wanted)).items():
             names = sorted({tp.topic for tp in partitions})
             answer = self._ask_metadata(self.connection(broker_id), names)
             topics = self._take_metadata(answer).topics
@@ -293,8 +290,7 @@ class ClusterClient:
 
     def has_leader(self, topic_partition: TopicPartition) -> bool:
         """Whether the topic-partition has a leader, by the cached metadata."""
-        metadata = self._metadata.topics.get(topic_partition.topic)
-        return metadata is not None and metadata.has_leader(topic_partition.partition)
+        return self._metadata.has_leader(topic_partition)
 
     def leader(self, topic_partition: TopicPartition) -> int:
         """Return the id of the broker that leads `topic_partition`."""
@@ -607,16 +603,25 @@ class ClusterClient:
         bootstrap = [] if self._bootstrap is None else [self._bootstrap]
         return [*self._control.values(), *idle, *bootstrap]
 
+    def led(self, topic_partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Return broker id -> the topic-partitions that it leads."""
+        wanted = list(topic_partitions)
+        self.ask_about(wanted)
+        found: dict[int, list[TopicPartition]] = defaultdict(list)
+        for tp in wanted:
+            found[self.leader(tp)].append(tp)
+        return found
+
     def by_leader(self, topic_partitions: Iterable[TopicPartition]) -> ByLeader:
-        """Return broker id -> topic -> partitions."""
+        """Return the same as requests have it: broker id -> topic -> partitions."""
         wanted = tuple(topic_partitions)
         known, found = self._grouped
         if found and known == wanted:
             return found
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        self.ask_about(wanted)
-        for tp in wanted:
-            grouped[self.leader(tp)][tp.topic].append(tp.partition)
+        for broker_id, partitions in self.led(wanted).items():
+            for tp in partitions:
+                grouped[broker_id][tp.topic].append(tp.partition)
         self._grouped = wanted, grouped
         return grouped
 

@@ -56,6 +56,11 @@ class Metadata:
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
 
+    def has_leader(self, topic_partition: TopicPartition) -> bool:
+        """Whether a topic-partition is known, and has a leader."""
+        topic = self.topics.get(topic_partition.topic)
+        return topic is not None and topic.has_leader(topic_partition.partition)
+
 
 def read(response_class: Any, version: int, body: bytes) -> Metadata:
     """Read the answer to `request`."""

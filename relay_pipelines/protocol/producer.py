@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
@@ -80,6 +80,32 @@ class _InFlight(NamedTuple):
     connection: Connection
     request: int
     sent: Sequence[_Sent]
+
+
+def add_partitions(
+    transactional_id: str, producer_id: int, epoch: int, topics: Mapping[str, list[int]]
+) -> AddPartitionsToTxnRequest:
+    """Return the request that adds partitions of topics to a transaction, in version 2."""
+    of_topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=epoch,
+        v3_and_below_topics=[of_topic(name=name, partitions=some) for name, some in topics.items()],
+    )
+
+
+def partition_errors(answer: Any) -> dict[TopicPartition, int]:
+    """Return the error codes in the answer to it, which may be of one topic-partition alone.
+
+    The others then come back as OPERATION_NOT_ATTEMPTED.
+    """
+    return {
+        TopicPartition(topic.name, found.partition_index): found.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for found in topic.results_by_partition
+        if found.partition_error_code not in {error_codes.NONE, error_codes.OPERATION_NOT_ATTEMPTED}
+    }
 
 
 class TransactionalProducer:
@@ -283,27 +309,11 @@ class TransactionalProducer:
         refused: dict[TopicPartition, int] = {}
 
         def ask() -> int:
-            request = AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=self._id,
-                v3_and_below_producer_id=self._state.producer_id,
-                v3_and_below_producer_epoch=self._state.producer_epoch,
-                v3_and_below_topics=[
-                    AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
-                        name=name, partitions=partitions
-                    )
-                    for name, partitions in topics.items()
-                ],
-            )
+            state = self._state
+            request = add_partitions(self._id, state.producer_id, state.producer_epoch, topics)
             answer = self._client.call(self._coordinator, request, 2)
-            # if one topic-partition fails, the others come back as OPERATION_NOT_ATTEMPTED
             refused.clear()
-            refused.update(
-                (TopicPartition(topic.name, found.partition_index), found.partition_error_code)
-                for topic in answer.results_by_topic_v3_and_below
-                for found in topic.results_by_partition
-                if found.partition_error_code
-                not in {error_codes.NONE, error_codes.OPERATION_NOT_ATTEMPTED}
-            )
+            refused.update(partition_errors(answer))
             return next(iter(refused.values()), error_codes.NONE)
 
         self._until_settled("AddPartitionsToTxn", ask, expected, refused)

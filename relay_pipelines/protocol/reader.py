@@ -209,11 +209,8 @@ def fetch_first(
         starts: the offsets to read from.
         partition_bytes: how much of each, at most; 0 for what a small range has.
     """
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for tp in filter(client.has_leader, starts):
-        by_leader.setdefault(client.leader(tp), []).append(tp)
     found: dict[TopicPartition, fetch.FetchResponse] = {}
-    for leader, asked in by_leader.items():
+    for leader, asked in client.led(filter(client.has_leader, starts)).items():
         request = fetch.encode(
             [_position(client, tp, starts[tp]) for tp in asked],
             max_bytes=_FIRST_BYTES,
@@ -268,13 +265,9 @@ def timestamps_ms(
     """
     found: dict[TopicPartition, int] = {}
     waiting = dict(offsets)
-    client.ask_about(waiting)
     for _ in range(_TIME_ROUNDS):
         before = len(waiting)
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for tp in waiting:
-            by_leader.setdefault(client.leader(tp), []).append(tp)
-        for leader, asked in by_leader.items():
+        for leader, asked in client.led(waiting).items():
             request = fetch.encode(
                 [fetch.FetchPosition(tp, waiting[tp], _NONE) for tp in asked],
                 max_bytes=_TIME_BYTES,
