@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relay_pipelines.model import Cluster, CopyOptions
-from relay_pipelines.protocol.client import (
-    ClusterClient,
-    destination_client,
-    source_client,
-)
+from relay_pipelines.protocol.client import ClusterClient, destination_client, source_client
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.settings import Mirror
 
@@ -33,14 +29,17 @@ class Sides:
         """How tasks copy, and how long clients wait."""
         return self.mirror.copy_options
 
-    def destination(self, purpose: str = "", options: CopyOptions | None = None) -> ClusterClient:
+    def destination(
+        self, purpose: str = "", options: CopyOptions | None = None, cluster: Cluster | None = None
+    ) -> ClusterClient:
         """Return a client of the destination.
 
         Args:
             purpose: appended to the name that brokers see.
             options: those of the copy by default.
+            cluster: the destination with its id, where that is known.
         """
-        cluster, options = self.mirror.destination_cluster, options or self.options
+        cluster, options = cluster or self.mirror.destination_cluster, options or self.options
         return destination_client(self.name, cluster, options, self.clock, purpose)
 
     def source(

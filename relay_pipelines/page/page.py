@@ -18,7 +18,6 @@ from relay_pipelines.page.held import STATES, Held, State
 from relay_pipelines.page.look import Look
 from relay_pipelines.plan.positions import open_since
 from relay_pipelines.prepare import findings
-from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.lag import NO_LAG, PartitionLag, total
 
 _QUIET_SECONDS = 60.0
@@ -88,7 +87,7 @@ def page_of(look: Look) -> Page:
             open_since(snapshot.positions, look.taken_ms),
         ),
         upstream=snapshot.upstream.name,
-        upstream_behind=snapshot.upstream_behind,
+        upstream_behind=snapshot.selection.read.behind,
         copier=_copier(snapshot.checkpoints.values()),
         held=(
             *held.of_guards(look),
@@ -155,9 +154,7 @@ def _judge(look: Look) -> tuple[State, list[str]]:
     stalled = [
         topic
         for topic, quiet in late.items()
-        if quiet
-        > _target_seconds(look.snapshot.sides.mirror, topic)
-        >= _seconds_since(look, commits.of_others(topic))
+        if quiet > look.target_seconds(topic) >= _seconds_since(look, commits.of_others(topic))
     ]
     if late.keys() - stalled:
         return State.BEHIND, stalled
@@ -219,7 +216,3 @@ def _by_topic(lags: Mapping[TopicPartition, PartitionLag]) -> dict[str, Partitio
     for tp, lag in lags.items():
         groups[tp.topic].append(lag)
     return {topic: total(found) for topic, found in groups.items()}
-
-
-def _target_seconds(mirror: Mirror, topic: str) -> float:
-    return mirror.window_of(topic).lag_target / 1000

@@ -8,13 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from relay_pipelines.errors import RelayError, SourceError, TopicRecreatedError
-from relay_pipelines.model import (
-    Checkpoint,
-    Cluster,
-    OffsetRange,
-    TopicPartition,
-    UpstreamIdentity,
-)
+from relay_pipelines.model import Checkpoint, Cluster, OffsetRange, TopicPartition, UpstreamIdentity
 from relay_pipelines.plan.blockers import Loss, losses
 from relay_pipelines.plan.positions import Elsewhere, Position
 
@@ -173,9 +167,9 @@ class UpstreamSelection:
         """Add what another upstream has, or may have, of it that this one does not."""
         if not self.unread:
             return position
-        lost, elsewhere = losses(position), None
-        if lost:
-            elsewhere = self._elsewhere(position, lost[0])
+        worst, elsewhere = next(losses(position), None), None
+        if worst is not None:
+            elsewhere = self._elsewhere(position, worst)
         elif position.next_offset is None:
             elsewhere = self._older(position)
         return replace(

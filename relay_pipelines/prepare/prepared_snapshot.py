@@ -20,8 +20,8 @@ from relay_pipelines.errors import (
 from relay_pipelines.ledger.checkpoint import StateRecord, start_record
 from relay_pipelines.ledger.fencing import decide
 from relay_pipelines.ledger.state_table import read_state
-from relay_pipelines.model import Checkpoint, OffsetRange
-from relay_pipelines.plan.blockers import Blocker, Loss, losses
+from relay_pipelines.model import OffsetRange
+from relay_pipelines.plan.blockers import Blocker, losses
 from relay_pipelines.plan.owners import start_id
 from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.prepare import topics
@@ -145,44 +145,25 @@ def accept_losses(client: ClusterClient, snapshot: ClusterSnapshot) -> list[Rela
     return accepted
 
 
-def _accept_loss(
-    client: ClusterClient,
-    snapshot: ClusterSnapshot,
-    position: Position,
-) -> bool:
+def _accept_loss(client: ClusterClient, snapshot: ClusterSnapshot, position: Position) -> bool:
     """Move one checkpoint; return whether it was moved, and not by another driver."""
-    lost = losses(position)
-    moved = _moved_checkpoint(snapshot, position, lost[0], client.clock.now_ms())
-    why = "; ".join(loss.what for loss in lost)
-    return move_checkpoint(client, snapshot, Move(moved, why, _gap(position, lost[0])))
-
-
-def _moved_checkpoint(
-    snapshot: ClusterSnapshot, position: Position, loss: Loss, now_ms: int
-) -> Checkpoint:
-    before = checkpoint_before(snapshot, position)
-    is_recreated = loss.error is TopicRecreatedError
-    rewound = is_recreated or loss.resume < before.next_offset
+    lost = list(losses(position))
+    resume, before = lost[0].resume, checkpoint_before(snapshot, position)
+    is_recreated = lost[0].error is TopicRecreatedError
+    # what is given up; nothing if the offsets now mean other records, or other copies
+    is_kept = not position.recreated and not position.destination_lost
+    start = min(position.begin, resume) if is_kept else resume
+    rewound = is_recreated or resume < before.next_offset
     known = without_logs(snapshot, before) if is_recreated else before
-    return known.decided(
-        now_ms,
-        loss.resume,
-        anew=not _skips_offsets(position, loss),
+    moved = known.decided(
+        client.clock.now_ms(),
+        resume,
+        anew=start == resume,
         fingerprint=None if rewound else before.fingerprint,
         copies=None if position.destination_lost else before.copies,
         destination=before.bound_to or snapshot.destination_of(before.source),
     )
-
-
-def _skips_offsets(position: Position, loss: Loss) -> bool:
-    """Whether the loss is a gap between offsets that still mean the same records and copies."""
-    copied = position.next_offset
-    is_kept = not position.recreated and not position.destination_lost
-    return copied is not None and is_kept and copied < loss.resume
-
-
-def _gap(position: Position, loss: Loss) -> OffsetRange:
-    """The offsets that are given up; empty if they now mean other records, or other copies."""
-    copied = position.next_offset
-    start = copied if copied is not None and _skips_offsets(position, loss) else loss.resume
-    return OffsetRange(position.topic_partition, start, loss.resume)
+    gap = OffsetRange(position.topic_partition, start, resume)
+    return move_checkpoint(
+        client, snapshot, Move(moved, "; ".join(each.what for each in lost), gap)
+    )

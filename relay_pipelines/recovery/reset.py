@@ -135,7 +135,7 @@ def _why_it_stays(planned: Reset) -> str:
         where = f"its copies are in {destination}, as relay.yaml says"
         return f"{where} (`relay replay` copies records again)"
     begin = checkpoint.next_offset
-    gives_up = planned.to is ResetTo.EARLIEST and losses(_at_best_upstream(position))
+    gives_up = planned.to is ResetTo.EARLIEST and any(losses(_at_best_upstream(position)))
     if planned.next_offset != begin or gives_up or not is_decided:
         return ""
     return f"none of its records is copied to {destination} yet, and it goes on at offset {begin}"

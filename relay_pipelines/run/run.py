@@ -22,18 +22,12 @@ from relay_pipelines.ledger.reader import LedgerReader
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
 from relay_pipelines.plan.owners import with_owners
 from relay_pipelines.prepare import owners, topic_configs, topics
-from relay_pipelines.protocol.client import (
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    ClusterClient,
-)
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.session import StoppableClock
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import configs, hidden_copies
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.user_sources import Sources
 
 if TYPE_CHECKING:
@@ -106,9 +100,9 @@ def run(
     for observer in observers:
         observer.begin(plan)
     try:
-        _Run(plan.snapshot.sides, ledger, result, observers, stop, sources or Sources()).copy(
-            plan, session, scope
-        )
+        steps = _Run(plan.snapshot.sides, ledger, result, observers, stop, sources or Sources())
+        steps.copy(plan, session, scope)
+        steps.note_doubts(plan)
     except RelayError as error:
         result.errors.append(error)
     except KeyboardInterrupt:
@@ -137,15 +131,15 @@ class _Run:
     sources: Sources
 
     def copy(self, plan: RunPlan, session: Callable[[], Any], scope: str) -> None:
-        """Copy what is planned, and note what turns out to be another log."""
-        self._copy(plan, session, scope)
-        self._note_doubts(plan)
-
-    def _copy(self, plan: RunPlan, session: Callable[[], Any], scope: str) -> None:
+        """Copy what is planned."""
         with ExitStack() as stack:
             # its waits end when the run is stopped
-            client = stack.enter_context(self._stoppable(plan.snapshot).destination_client())
-            plan = self._with_configs(self._sync_configs(client, plan))
+            clock = StoppableClock(self.sides.clock, self.stop)
+            snapshot = replace(plan.snapshot, sides=replace(self.sides, clock=clock))
+            client = stack.enter_context(snapshot.destination_client())
+            plan = self._sync_configs(client, replace(plan, snapshot=snapshot))
+            # those of topics of which the source has nothing new: a window was cut before
+            plan = replace(plan, snapshot=configs.with_some(plan.snapshot, plan.by_topic))
             planned = plan.ranges
             if not planned:
                 return
@@ -181,22 +175,12 @@ class _Run:
         if not self.sides.mirror.topics.sync_configs:
             return plan
         snapshot, self.result.reconfigured, at_destination = topic_configs.sync(
-            client, self._stoppable(plan.snapshot)
+            client, plan.snapshot
         )
         refused = topics.by_source(snapshot, at_destination)
         self.result.errors += refused.values()
         planned = [each for each in plan.planned if each.topic_partition.topic not in refused]
-        return replace(plan, snapshot=replace(snapshot, sides=self.sides), planned=planned)
-
-    def _with_configs(self, plan: RunPlan) -> RunPlan:
-        """Ask for those of topics of which the source has nothing new: a window was cut before."""
-        snapshot = configs.with_some(self._stoppable(plan.snapshot), plan.by_topic)
-        return replace(plan, snapshot=replace(snapshot, sides=self.sides))
-
-    def _stoppable(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-        """Return it with a clock whose waits end when the run is stopped."""
-        clock = StoppableClock(self.sides.clock, self.stop)
-        return replace(snapshot, sides=replace(self.sides, clock=clock))
+        return replace(plan, snapshot=snapshot, planned=planned)
 
     def _prepare(
         self, client: ClusterClient, plan: RunPlan, planned: Sequence[CopyRange], scope: str
@@ -272,7 +256,7 @@ class _Run:
         for observer in self.observers:
             observer.committed(entries)
 
-    def _note_doubts(self, plan: RunPlan) -> None:
+    def note_doubts(self, plan: RunPlan) -> None:
         """Note the topic-partitions that stay held back until the operator decides.
 
         A log that is too short now may have grown when the next run looks.

@@ -24,13 +24,9 @@ from relay_pipelines.plan import policies as record_policies
 from relay_pipelines.plan.blockers import Blocker, Blockers, Facts, judge
 from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.plan.positions import Position
-from relay_pipelines.plan.topic_selection import (
-    QUARANTINE,
-    Target,
-    TopicDecision,
-)
+from relay_pipelines.plan.topic_selection import QUARANTINE, Target, TopicDecision
 from relay_pipelines.plan.upstreams import UpstreamSelection
-from relay_pipelines.protocol.client import ClusterClient, destination_client
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.config_requests import ConfigValue
 from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.sides import Sides
@@ -169,8 +165,7 @@ class ClusterSnapshot:
             purpose: appended to the name that brokers see.
             options: those of the mirror by default.
         """
-        options = options or self.sides.options
-        return destination_client(self.name, self.destination, options, self.sides.clock, purpose)
+        return self.sides.destination(purpose, options, self.destination)
 
     @cached_property
     def blockers(self) -> dict[TopicPartition, Blockers]:
@@ -217,11 +212,6 @@ class ClusterSnapshot:
     def policies(self) -> dict[str, Policy]:
         """Source topic -> what decides its records by this configuration."""
         return {name: topic.policy.digests for name, topic in self.topics.items()}
-
-    @property
-    def upstream_behind(self) -> int:
-        """How many records other upstreams have that the one which is read lacks."""
-        return self.selection.read.behind
 
     def owner_of(self, source: TopicPartition) -> str:
         """Return the transactional id that alone may copy a source topic-partition now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.model import TopicPartition
@@ -23,9 +22,14 @@ def find(snapshot: ClusterSnapshot) -> list[OpenTransaction]:
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
+    partitions = _watched(snapshot)
     with snapshot.destination_client("readers") as client:
         client.learn(snapshot.at_destination)
-        ask = partial(_find, client, snapshot)
+
+        def ask() -> list[OpenTransaction]:
+            client.refresh({tp.topic for tp in partitions}, _FRESH_SECONDS)
+            return open_transactions.find(client, filter(client.has_leader, partitions))
+
         return client.retry(ask, patient=False)
 
 
@@ -34,9 +38,7 @@ def of_snapshot(
 ) -> list[OpenTransaction]:
     """Return what hides something of a snapshot, which may be of a part of what was looked at."""
     partitions = _watched(snapshot)
-    return [
-        transaction for transaction in hidden if transaction.hidden.topic_partition in partitions
-    ]
+    return [each for each in hidden if each.hidden.topic_partition in partitions]
 
 
 def _watched(snapshot: ClusterSnapshot) -> set[TopicPartition]:
@@ -46,12 +48,6 @@ def _watched(snapshot: ClusterSnapshot) -> set[TopicPartition]:
     if snapshot.state.ends:
         partitions.update(checkpoint.homes(checkpoint.TOPIC), checkpoint.homes(ledger_topic.TOPIC))
     return partitions
-
-
-def _find(client: ClusterClient, snapshot: ClusterSnapshot) -> list[OpenTransaction]:
-    partitions = _watched(snapshot)
-    client.refresh({tp.topic for tp in partitions}, _FRESH_SECONDS)
-    return open_transactions.find(client, filter(client.has_leader, partitions))
 
 
 def hanging(
@@ -71,8 +67,8 @@ def by_others(
     is: that may be a copy whose markers are late.
     """
     ours = f"relay.{mirror}."
-    transactions = open_transactions.find(client, partitions)
-    known = [transaction for transaction in transactions if transaction.producer_id >= 0]
     return [
-        transaction for transaction in known if not transaction.transactional_id.startswith(ours)
+        each
+        for each in open_transactions.find(client, partitions)
+        if each.producer_id >= 0 and not each.transactional_id.startswith(ours)
     ]

@@ -61,15 +61,12 @@ def measure(
     }
     since = waiting_since_ms(snapshot, first)
     now_ms = snapshot.sides.clock.now_ms()
-    behind = {
-        tp: PartitionLag(position.lag, max(0, now_ms - since[tp]) / 1000 if tp in since else None)
-        for position in waiting
-        if (tp := position.topic_partition)
-    }
-    return {
-        position.topic_partition: behind.get(position.topic_partition, NO_LAG)
-        for position in snapshot.positions
-    }
+    lags = dict.fromkeys((position.topic_partition for position in snapshot.positions), NO_LAG)
+    for position in waiting:
+        tp = position.topic_partition
+        age = max(0, now_ms - since[tp]) / 1000 if tp in since else None
+        lags[tp] = PartitionLag(position.lag, age)
+    return lags
 
 
 def oldest_seconds(lags: Iterable[PartitionLag]) -> float | None:

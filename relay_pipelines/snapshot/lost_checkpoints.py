@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from relay_pipelines.ledger import followed, ledger_topic
 from relay_pipelines.ledger.checkpoint import Key, home, key_of
-from relay_pipelines.ledger.followed import Value
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import Checkpoint, DestinationPosition, OffsetRange, TopicPartition
@@ -149,15 +148,7 @@ class LostCheckpoints:
             tp: _ends_of_copies(checkpoints.get(tp), destination)
             for tp, destination in destinations.items()
         }
-        topics = self.at_destination.topics
-        led = {
-            to
-            for ends in known.values()
-            for to in ends
-            if to.topic in topics
-            and to.partition in topics[to.topic].leaders
-            and topics[to.topic].has_leader(to.partition)
-        }
+        led = {to for ends in known.values() for to in ends if self.at_destination.has_leader(to)}
         # the end of what every replica has: an open transaction holds the last stable offset back
         found = self.client.list_offsets(led, LATEST, READ_UNCOMMITTED)
         written = {
@@ -182,7 +173,9 @@ class LostCheckpoints:
             for at, sources in homes.items()
         }
         # an entry of before that stands at the end once more is not the newest one
-        values = followed.newest_values(self.client, ends, starts, _number)
+        values = followed.newest_values(
+            self.client, ends, starts, lambda value: value.decoded(ledger_topic.number_of)
+        )
         return {
             tp: ledger_topic.record_at(key.encode(), value.raw, at, value.offset)
             for at, sources in homes.items()
@@ -204,10 +197,6 @@ class LostCheckpoints:
         if times := [head for head in heads if head is not None]:
             starts.append(self.client.first_offsets(min(times), {home: end})[home])
         return min(starts)
-
-
-def _number(value: Value) -> float:
-    return value.decoded(ledger_topic.number_of)
 
 
 def _ends_of_copies(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from relay_pipelines.model import OffsetRange, TopicPartition
+from functools import partial
+
+from relay_pipelines.model import OffsetRange
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -23,14 +25,12 @@ def ranges_between(snapshot: ClusterSnapshot, from_ms: int, to_ms: int | None) -
     """
     ends = {position.topic_partition: position.end_offset for position in snapshot.positions}
     with snapshot.source_client() as client:
-
-        def first_offsets(since_ms: int) -> dict[TopicPartition, int]:
-            return client.retry(
-                lambda: client.first_offsets(since_ms, ends),
-            )
-
-        starts = first_offsets(from_ms)
-        stops = ends if to_ms is None else first_offsets(to_ms)
+        starts, stops = (
+            ends
+            if since_ms is None
+            else client.retry(partial(client.first_offsets, since_ms, ends))
+            for since_ms in (from_ms, to_ms)
+        )
     ranges = []
     for position in snapshot.positions:
         tp = position.topic_partition

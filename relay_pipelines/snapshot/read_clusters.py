@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, DestinationError, RelayError
 from relay_pipelines.garbage import only_new_garbage_collected
@@ -92,15 +91,8 @@ def take_snapshot(
     # there is a last attempt that does not wait
     limit = options.give_up_after_ms / 2000 if options.give_up_after_ms >= 0 else _WAIT_SECONDS
     wait_seconds = min(_WAIT_SECONDS, limit) if patient else 0.0
-    # whoever copies needs to know all hops, however soon it tries again
-    wanted = _Wanted(
-        only_topic, only_topic.__eq__ if only_topic else belongs, refuse_loops, patient or settled
-    )
 
-    with (
-        only_new_garbage_collected(),
-        sides.destination() as destination,
-    ):
+    with only_new_garbage_collected(), sides.destination() as destination:
 
         def ask() -> ClusterSnapshot:
             at_destination = _shown(destination, _STATE_TOPICS)
@@ -116,9 +108,21 @@ def take_snapshot(
             # with other upstreams to fail over to, do not wait as long for one that hangs
             of_upstream = sides.mirror.health_options if selection.others else None
             with sides.source(selection.read.cluster, options=of_upstream) as source:
-                at_source = source.metadata()
-                both = (source, destination, at_source, at_destination)
-                return _Reading(sides, wanted, waits, selection, state, *both).read()
+                return _Reading(
+                    sides,
+                    selection,
+                    state,
+                    source,
+                    destination,
+                    source.metadata(),
+                    at_destination,
+                    waits,
+                    only_topic,
+                    only_topic.__eq__ if only_topic else belongs,
+                    refuse_loops,
+                    # whoever copies needs to know all hops, however soon it tries again
+                    patient or settled,
+                ).read()
 
         return destination.retry(ask, patient=patient)
 
@@ -132,15 +136,6 @@ def _shown(client: ClusterClient, topics: Iterable[str]) -> Metadata:
     return Metadata(found.cluster_id, found.controller_id, found.brokers, shown)
 
 
-class _Wanted(NamedTuple):
-    """What is asked for, as of `take_snapshot`."""
-
-    only_topic: str | None
-    belongs: Belongs
-    refuse_loops: bool
-    settled: bool
-
-
 Errors = dict[TopicPartition, RelayError]
 Refusals = dict[str, RelayError]
 
@@ -150,54 +145,83 @@ class _Reading:
     """One attempt at a snapshot, and what it has read so far.
 
     Args:
-        waits: whether what may pass in a moment raises, to be tried again.
         at_destination: the topics of the state; others are asked for as they are needed, because
             a destination may have many that do not concern the mirror.
+        waits: whether what may pass in a moment raises, to be tried again.
+        only_topic, belongs, refuse_loops, settled: as of `take_snapshot`.
         all_targets: of every topic that the mirror copies, also in other runs and lanes: they must
             not be copied to the same topics.
         topics: the included ones.
     """
 
     sides: Sides
-    wanted: _Wanted
-    waits: bool
     selection: UpstreamSelection
     state: CheckpointSnapshot
     source: ClusterClient
     destination: ClusterClient
     at_source: Metadata
     at_destination: Metadata
+    waits: bool
+    only_topic: str | None
+    belongs: Belongs
+    refuse_loops: bool
+    settled: bool
     decisions: list[TopicDecision] = field(default_factory=list, init=False)
     all_targets: dict[str, Target] = field(default_factory=dict, init=False)
     topics: dict[str, Topic] = field(default_factory=dict, init=False)
-    _asked: set[str] = field(default_factory=lambda: {*_STATE_TOPICS}, init=False)
 
     def read(self) -> ClusterSnapshot:
         """Read what both sides hold."""
+        name = self.sides.name
         unknown = self._ask_for_unlisted()
         self._select_topics()
         self._look_at_destination()
         refused = self._refused_names()
-        free = [name for name in self.topics if name not in refused]
+        copies = {
+            tp: topic.target.of(tp)
+            for source_topic, topic in self.topics.items()
+            if source_topic not in refused
+            for tp in topic.metadata.topic_partitions
+        }
         # T: does the destination hold more than its checkpoints say? They may be read again
-        lost = self._find_lost(free)
-        refused = self._shared(free) | refused
+        known, finder = self.state, LostCheckpoints(self.destination, name, self.at_destination)
+        self.state, lost = finder.find(copies, known)
+        if self.state is not known:  # another run has committed
+            self._look_at_destination()
+        # a pin says that it is wanted to copy to where another mirror has copied
+        new = {
+            tp: to
+            for tp, to in copies.items()
+            if tp not in self.state.checkpoints and self.topics[tp.topic].target.partition is None
+        }
+        shared = shared_destinations.refusals(self.destination, self.at_destination, name, new)
         unknown |= self._missing()
         selected = self._selected({tp.topic for tp in unknown})
         unknown |= self._leaderless()
         # S: where topics start that were never copied
         new_starts = start_offsets.new_starts(
-            *(self.source, self.sides, self.state, lost.entries, self.all_targets),
+            self.sides,
+            self.source,
             self.selection.unread,
+            self.state,
+            lost.entries,
+            self.all_targets,
         )
         # of topics that were there before: high watermarks, then last stable offsets
         positions, unjudged = self._positions(new_starts, lost, unknown)
         # H: what is copied from here on is not below these ends
         refused |= self._read_hops()
+        of_topics = {
+            topic: error.of(TopicPartition(topic, 0))
+            for topic, error in refused.items()
+            if topic in self.topics
+        }
         if self.waits and (passing := [each for each in unjudged.values() if each.retryable]):
             raise passing[0]
         # of what a run would copy, or whose losses it would accept, it has to know these
-        acted_on = {each.topic_partition.topic for each in positions if each.lag or losses(each)}
+        acted_on = {
+            each.topic_partition.topic for each in positions if each.lag or any(losses(each))
+        }
         found = self._configs(acted_on)
         hidden = {topic: why for topic, why in found.refused.items() if topic in acted_on}
         return ClusterSnapshot(
@@ -206,7 +230,7 @@ class _Reading:
             self.state,
             self.topics,
             positions,
-            self._facts(positions, unknown | unjudged, hidden | refused, found),
+            self._facts(positions, unknown | unjudged, hidden | shared | of_topics, found),
             self.at_destination,
             found,
             selected,
@@ -236,6 +260,10 @@ class _Reading:
     def _targets(self) -> dict[str, Target]:
         return {name: topic.target for name, topic in self.topics.items()}
 
+    @property
+    def _partitions(self) -> list[TopicPartition]:
+        return [tp for topic in self.topics.values() for tp in topic.metadata.topic_partitions]
+
     def _look_at_destination(self) -> None:
         """Ask about the topics that are written, or hold copies, and were not asked about yet."""
         wanted = {name for topic in self.topics.values() for name in topic.written}
@@ -244,11 +272,8 @@ class _Reading:
             for tp, committed in self.state.checkpoints.items()
             if committed.copies is not None and tp.topic in self.topics
         )
-        if new := wanted - self._asked:
-            self._asked |= new
-            shown = _shown(self.destination, new)
-            shown.topics = self.at_destination.topics | shown.topics
-            self.at_destination = shown
+        if new := wanted.difference(self.at_destination.topics):
+            self.at_destination.topics |= _shown(self.destination, new).topics
 
     def _missing(self) -> Errors:
         """Return why topic-partitions that only another upstream may have are not copied."""
@@ -263,7 +288,7 @@ class _Reading:
         begun = [*self.state.checkpoints, *started]
         included = set(self._included(tp.topic for tp in begun))
         missing = self.selection.missing(at_upstream, [tp for tp in begun if tp.topic in included])
-        return {tp: error for tp, error in missing.items() if self.wanted.belongs(tp.topic)}
+        return {tp: error for tp, error in missing.items() if self.belongs(tp.topic)}
 
     def _leaderless(self) -> Errors:
         """The topic-partitions that have no leader, and why they are not copied.
@@ -272,9 +297,7 @@ class _Reading:
             SourceError: there are some, and it waits: an election takes a moment; or none has one,
                 as when a cluster has just started.
         """
-        partitions = [
-            tp for topic in self.topics.values() for tp in topic.metadata.topic_partitions
-        ]
+        partitions = self._partitions
         found: Errors = {
             tp: self.source.leaderless(tp)
             for tp in partitions
@@ -338,9 +361,9 @@ class _Reading:
             PermissionDeniedError: `only_topic` is hidden.
             RetriableError: the broker cannot say it now.
         """
-        only_topic = self.wanted.only_topic
         copied = {tp.topic for tp in self.state.checkpoints}
-        known = copied.union(self.state.starts, self._named(), [only_topic] if only_topic else [])
+        asked = [self.only_topic] if self.only_topic else []
+        known = copied.union(self.state.starts, self._named(), asked)
         unlisted = self._included(known.difference(self.at_source.topics))
         hidden: Errors = {}
         for name, found in self.source.metadata(unlisted).topics.items() if unlisted else ():
@@ -358,7 +381,7 @@ class _Reading:
                 )
             elif found.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
                 raise self.source.failure(found.error_code, f"Metadata of topic {name}")
-        if only_topic and hidden:
+        if self.only_topic and hidden:
             raise next(iter(hidden.values()))
         return hidden
 
@@ -367,12 +390,12 @@ class _Reading:
         return named_without_match(self.sides.mirror.topics.allow, self.at_source.topics)
 
     def _select_topics(self) -> None:
-        mirror, sources, only_topic = self.sides.mirror, Sources(), self.wanted.only_topic
+        mirror, sources = self.sides.mirror, Sources()
         self.decisions = self._decide(self.at_source.topics)
         selected = [decision.topic for decision in self.decisions if decision.included]
-        names = list(filter(self.wanted.belongs, selected))
-        if only_topic and not names:
-            raise not_mirrored(only_topic, self.decisions)
+        names = list(filter(self.belongs, selected))
+        if self.only_topic and not names:
+            raise not_mirrored(self.only_topic, self.decisions)
         self.all_targets = targets(selected, mirror.topics.rename)
         self.topics = {
             name: Topic(self.all_targets[name], self.at_source.topics[name], sources.fix(policy))
@@ -386,7 +409,7 @@ class _Reading:
         """Those of some topics that are selected, and asked for."""
         decisions = self._decide(set(topics))
         names = (decision.topic for decision in decisions if decision.included)
-        return list(filter(self.wanted.belongs, names))
+        return list(filter(self.belongs, names))
 
     def _selected(self, hidden: Container[str]) -> Selected:
         """Return what relay.yaml selects, also of what the source does not have.
@@ -408,7 +431,10 @@ class _Reading:
         return Selected(self.decisions, deleted, tuple(unseen))
 
     def _refused_names(self) -> Refusals:
-        """Return why topics are not copied whose copies would be mixed with other records."""
+        """Return why topics are not copied whose copies would be mixed with other records.
+
+        Also of topics that are not asked for.
+        """
         copies = {to.topic for to in self.all_targets.values()}
         quarantines = {
             topic: quarantine
@@ -423,84 +449,42 @@ class _Reading:
         }
         found: Refusals = {**refusals(self.all_targets, quarantines, holders)}
         ids = {state.cluster.id for state in self.selection.upstreams} | {self.at_source.cluster_id}
-        if self.wanted.refuse_loops and self.at_destination.cluster_id in ids:
+        if self.refuse_loops and self.at_destination.cluster_id in ids:
             found |= shared_destinations.copies_onto_sources(
                 self.destination.cluster,
                 {name: topic.written for name, topic in self.topics.items()},
                 lambda topic: self._decide([topic])[0].included,
             )
-        return self._of_included(found)
-
-    def _of_included(self, found: Refusals) -> Refusals:
-        return {
-            topic: error.of(TopicPartition(topic, 0))
-            for topic, error in found.items()
-            if topic in self.topics
-        }
+        return found
 
     def _read_hops(self) -> Refusals:
         """Read by which hops copies came to the topics; return why some may not be copied on.
 
         Those that wait for transactions see the checkpoints that come after their records.
         """
-        settled, there = self.wanted.settled, self.at_destination.cluster_id
+        name, there = self.sides.name, self.at_destination.cluster_id
         if checkpoint.TOPIC not in self.at_source.topics and not (
             # another process may just have begun
-            settled and _shown(self.source, [checkpoint.TOPIC]).topics
+            self.settled and _shown(self.source, [checkpoint.TOPIC]).topics
         ):
             return {}
         passed, unknown = shared_destinations.passed(
-            self.sides.name, self.source, there, list(self.topics), settled=settled
+            name, self.source, there, list(self.topics), settled=self.settled
         )
         self.topics |= {
-            name: replace(self.topics[name], passed=by) for name, by in passed.items() if by
+            topic: replace(self.topics[topic], passed=by) for topic, by in passed.items() if by
         }
-        if not self.wanted.refuse_loops:
+        if not self.refuse_loops:
             return {}
         destinations = {topic: to.topic for topic, to in self._targets.items()}
-        returning = hops.refusals(self.sides.name, self.source.cluster, there, destinations, passed)
-        return self._of_included({**returning, **unknown})
-
-    def _find_lost(self, free: Iterable[str]) -> Lost:
-        """Return which checkpoints are not the last ones, as `LostCheckpoints.find`."""
-        destinations = {
-            tp: self.topics[name].target.of(tp)
-            for name in free
-            for tp in self.topics[name].metadata.topic_partitions
-        }
-        known = self.state
-        finder = LostCheckpoints(self.destination, self.sides.name, self.at_destination)
-        self.state, lost = finder.find(destinations, known)
-        if self.state is not known:  # another run has committed
-            self._look_at_destination()
-        return lost
-
-    def _shared(self, free: Iterable[str]) -> Refusals:
-        """The source topics that would be copied to where another mirror has copied, and why not.
-
-        A pin says that this is wanted.
-        """
-        wanted = {
-            tp: self.topics[name].target.of(tp)
-            for name in free
-            if self.topics[name].target.partition is None
-            for tp in self.topics[name].metadata.topic_partitions
-            if tp not in self.state.checkpoints
-        }
-        return shared_destinations.refusals(
-            self.destination, self.at_destination, self.sides.name, wanted
-        )
+        returning = hops.refusals(name, self.source.cluster, there, destinations, passed)
+        return {**returning, **unknown}
 
     def _positions(
         self, new_starts: Iterable[StartRecord], lost: Lost, unknown: Container[TopicPartition]
     ) -> tuple[list[Position], Errors]:
         starts = {start.topic: start for start in new_starts} | dict(self.state.starts)
-        partitions = [
-            tp
-            for topic in self.topics.values()
-            for tp in topic.metadata.topic_partitions
-            if tp not in unknown
-        ]
+        partitions = [tp for tp in self._partitions if tp not in unknown]
         positions, unjudged = watermarks.read_positions(
             self.source,
             partitions,
@@ -525,9 +509,7 @@ class _Reading:
         }
         if not wanted:
             return TopicConfigs()
-        found = configs.read(
-            *(self.sides, self.source, self.destination, wanted, self.at_destination)
-        )
+        found = configs.read(self.sides, self.source, self.destination, wanted, self.at_destination)
         return replace(found, sizes_bytes=sizes_on_disk(self.source, list(wanted)))
 
 

@@ -92,12 +92,7 @@ def refusals(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    topics = at_destination.topics
-    led = {
-        to
-        for to in wanted.values()
-        if to.topic in topics and topics[to.topic].has_leader(to.partition)
-    }
+    led = set(filter(at_destination.has_leader, wanted.values()))
     ends = client.list_offsets(led, LATEST, READ_UNCOMMITTED) if led else {}
     written = {tp: to for tp, to in wanted.items() if ends.get(to)}
     others = other_mirrors(client, mirror, written.values()) if written else {}

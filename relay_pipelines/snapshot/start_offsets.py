@@ -16,12 +16,12 @@ from relay_pipelines.sides import Sides
 
 
 def new_starts(
-    source: ClusterClient,
     sides: Sides,
+    source: ClusterClient,
+    others: Sequence[UpstreamState],
     checkpoints: CheckpointSnapshot,
     copied: Collection[TopicPartition],
     topics: Collection[str],
-    others: Sequence[UpstreamState] = (),
 ) -> list[StartRecord]:
     """Decide where topics start: all of them before a mirror's first record, later none.
 
@@ -30,10 +30,10 @@ def new_starts(
     itself. `earliest` needs no start records.
 
     Args:
+        others: the other upstreams.
         copied: topic-partitions that were copied according to the ledger, and that have lost their
             checkpoints.
         topics: all topics that the mirror copies, also in other runs and lanes.
-        others: the other upstreams.
 
     Returns:
         The record of the mirror itself, if it begins, and those of topics.

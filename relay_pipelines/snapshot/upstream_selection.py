@@ -133,7 +133,7 @@ def _probe(sides: Sides, upstream: Cluster) -> UpstreamState:
                 if decision.included
                 for tp in topics[decision.topic].topic_partitions
             ]
-            partitions = [tp for tp in mirrored if topics[tp.topic].has_leader(tp.partition)]
+            partitions = list(filter(client.has_leader, mirrored))
             low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
     except RelayError as error:
@@ -187,21 +187,15 @@ def find_divergence(
 
     Returns:
         the first difference: a `DivergedUpstreamError`, or a `TopicRecreatedError` if the upstream
-        holds
-            another topic than it did, which the guards hold back without a quarantine; None if
-            there is none.
+            holds another topic than it did, which the guards hold back without a quarantine; None
+            if there is none.
 
     Raises:
         RelayError: the upstream does not answer, or refuses.
     """
     with sides.source(upstream, "divergence", sides.mirror.health_options) as client:
-        topics = client.metadata().topics
-        by_source = {
-            committed.source: committed
-            for committed in checkpoints
-            if committed.source.topic in topics
-            and topics[committed.source.topic].has_leader(committed.source.partition)
-        }
+        client.metadata()
+        by_source = {each.source: each for each in checkpoints if client.has_leader(each.source)}
         ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
         for tp, committed in sorted(by_source.items()):
             if ends[tp] < committed.next_offset:

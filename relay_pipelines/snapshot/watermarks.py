@@ -113,14 +113,10 @@ def _gone(at_destination: Metadata, checkpoint: Checkpoint) -> str:
 def _with_open_since(source: ClusterClient, positions: Sequence[Position]) -> list[Position]:
     """Add since when transactions are open; the ones with the most records are asked first."""
     held_up = sorted(
-        (each.open_transaction for each in positions if each.open_records),
-        key=len,
-        reverse=True,
+        (each for each in positions if each.open_records), key=lambda each: -each.open_records
     )
-    since = timestamps_ms(source, {each.topic_partition: each.start for each in held_up})
+    since = timestamps_ms(source, {each.topic_partition: each.end_offset for each in held_up})
     return [
-        replace(each, open_since_ms=since[each.topic_partition])
-        if each.topic_partition in since
-        else each
+        replace(each, open_since_ms=since[tp]) if (tp := each.topic_partition) in since else each
         for each in positions
     ]

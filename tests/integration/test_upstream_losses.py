@@ -345,13 +345,13 @@ def test_an_upstream_is_proved_before_it_is_needed(pair: Pair) -> None:
     """While both answer they are compared, so that either may lose the last record copied."""
     before = pair.snapshot("fail")
     known = [sorted(each.topic_ids) for each in before.checkpoints.values()]
-    assert (known, before.upstream_behind) == ([["a", "b"]] * 2, 0)
+    assert (known, before.selection.read.behind) == ([["a", "b"]] * 2, 0)
     pair.retention("b", COPIED, 0)
     assert pair.copy(pair.snapshot("fail", down="a")) == {0: (10, 30), 1: (10, 30)}
     pair.assert_whole()
     write(pair.a, TopicPartition(pair.topic, 0), numbered(20))
     taken = pair.snapshot("fail")
-    assert (taken.upstream.name, taken.upstream_behind) == ("b", 20), (
+    assert (taken.upstream.name, taken.selection.read.behind) == ("b", 20), (
         "what only the other one has is said"
     )
 

@@ -161,7 +161,7 @@ def test_a_doubt_is_of_what_the_run_has_committed_before(planned: int) -> None:
         result = RunResult("m", run_id="run", topics={}, outcomes=[failed])
         with snapshot.destination_client() as client:
             run = _Run(snapshot.sides, LedgerReader(client), result, [], never, Sources())
-            run._note_doubts(replace(plan, snapshot=snapshot))
+            run.note_doubts(replace(plan, snapshot=snapshot))
             slower = with_checkpoints(snapshot, known_then[5])
             owners.note_doubts(client, slower, {memory.AT: 5})
             assert read_state(client).of("m").doubted == {memory.AT}
