@@ -87,11 +87,7 @@ class Mirror:
         self._config = config
 
     def snapshot(
-        self,
-        topic: str | None = None,
-        *,
-        patient: bool = True,
-        settled: bool = False,
+        self, topic: str | None = None, *, patient: bool = True, settled: bool = False
     ) -> ClusterSnapshot:
         """Look at both clusters; writes nothing.
 
@@ -102,12 +98,7 @@ class Mirror:
         Raises:
             RelayError: a cluster does not answer.
         """
-        return read_clusters.take_snapshot(
-            self._sides,
-            only_topic=topic,
-            patient=patient,
-            settled=settled,
-        )
+        return read_clusters.take_snapshot(self._sides, topic, patient=patient, settled=settled)
 
     def status(self) -> list[Status]:
         """Say how far every topic-partition was copied; writes nothing.
@@ -138,22 +129,16 @@ class Mirror:
         """
         return run_plan.plan(self.snapshot(topic))
 
-    def prepare(
-        self,
-        topic: str | None = None,
-        *,
-        patient: bool = True,
-    ) -> RunPlan:
+    def prepare(self, topic: str | None = None) -> RunPlan:
         """Plan a run and write what it needs: where topics start, and accepted losses.
 
         Args:
             topic: only this source topic.
-            patient: as in `take_snapshot`.
 
         Raises:
             RelayError: a cluster does not answer, or the mirror cannot be copied.
         """
-        take = partial(self.snapshot, topic, patient=patient, settled=True)
+        take = partial(self.snapshot, topic, settled=True)
         return run_plan.plan(prepared_snapshot.prepare_snapshot(take))
 
     def copy(

@@ -108,10 +108,7 @@ def open_transactions(look: Look) -> Iterator[Held]:
     """Yield transactions at the source that have been open for longer than the lag target."""
     for position in look.snapshot.positions:
         tp, age = position.topic_partition, open_since([position], look.taken_ms)
-        if (
-            age is not None
-            and age > look.snapshot.sides.mirror.window_of(tp.topic).lag_target / 1000
-        ):
+        if age is not None and age > look.target_seconds(tp.topic):
             lag = PartitionLag(position.open_records, age)
             what = "a transaction at the source is open, and holds up what was written after it"
             yield _other(OPEN_TRANSACTION, look, [tp], what, lag)

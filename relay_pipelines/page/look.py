@@ -37,6 +37,10 @@ class Look:
     hidden: Sequence[OpenTransaction] = ()
     late: Collection[TopicPartition] = ()
 
+    def target_seconds(self, topic: str) -> float:
+        """Return for how long a record of a topic may wait for its copy."""
+        return self.snapshot.sides.mirror.window_of(topic).lag_target / 1000
+
 
 @dataclass(slots=True)
 class Looker:

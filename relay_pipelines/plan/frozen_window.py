@@ -67,9 +67,7 @@ class FrozenWindow:
             next_offsets: those of another generation are left out, and those that are not known.
         """
         ranges = [
-            replace(each, end=max(each.start, min(each.end, next_offsets[each.topic_partition])))
-            if each.topic_partition in next_offsets
-            else each
+            replace(each, end=min(each.end, next_offsets.get(each.topic_partition, each.end)))
             for each in self.ranges
         ]
         found = tuple(each for each in ranges if len(each))

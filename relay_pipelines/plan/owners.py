@@ -120,22 +120,18 @@ def with_owners(
             other runs write there.
     """
     small = {
-        copy_range.source.topic_partition
-        for copy_range in ranges
-        if not copy_range.record_policy.in_rows
-        and copy_range.record_policy.options is None
-        and copy_range.source.topic_partition.topic not in pinned
-        and _is_small(copy_range, sizes_bytes)
+        tp
+        for each in ranges
+        if not each.record_policy.in_rows
+        and each.record_policy.options is None
+        and (tp := each.source.topic_partition).topic not in pinned
+        and _is_small(each, sizes_bytes)
     }
     sharing = small if len(small) > 1 else set()
     return [
-        replace(
-            copy_range,
-            owner=shared_id(mirror, scope, copy_range.source.topic_partition)
-            if copy_range.source.topic_partition in sharing
-            else own_id(mirror, copy_range.source.topic_partition),
-        )
-        for copy_range in ranges
+        replace(each, owner=shared_id(mirror, scope, tp) if tp in sharing else own_id(mirror, tp))
+        for each in ranges
+        if (tp := each.source.topic_partition)
     ]
 
 

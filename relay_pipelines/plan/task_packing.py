@@ -83,9 +83,8 @@ def _inseparable(ranges: Sequence[CopyRange]) -> list[list[CopyRange]]:
     sharing = Counter(copy_range.owner for copy_range in ranges if copy_range.owner)
     units: dict[TopicPartition | str, list[CopyRange]] = defaultdict(list)
     for copy_range in sorted(ranges, key=lambda copy_range: copy_range.source):
-        units[copy_range.owner if sharing[copy_range.owner] > 1 else copy_range.destination].append(
-            copy_range
-        )
+        is_shared = sharing[copy_range.owner] > 1
+        units[copy_range.owner if is_shared else copy_range.destination].append(copy_range)
     return list(units.values())
 
 

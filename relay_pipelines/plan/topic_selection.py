@@ -146,11 +146,6 @@ def target(name: str) -> Target:
     return Target(match["topic"], int(match["partition"])) if match else Target(name)
 
 
-def destinations(topics: Iterable[str], rename: Rename) -> dict[str, str]:
-    """Source topic -> destination topic."""
-    return {source: to.topic for source, to in targets(topics, rename).items()}
-
-
 def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
     """Source topic -> where its records go, unless `refusals` has the topic.
 

@@ -15,21 +15,17 @@ def of_topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     yield from snapshot.all_takeovers
     yield from topics.deleted(snapshot)
     yield from of_errors(topics.unseen(snapshot))
-    yield from topics.nothing_selected(snapshot, snapshot.sides.mirror.topics.allow)
+    yield from topics.nothing_selected(snapshot)
 
 
-def of_configs(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    """Yield what is noteworthy about the topics of the destination.
+def of_snapshot(snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Yield this, and what is noteworthy about the topics of the destination.
 
     Args:
         snapshot: with the configurations of all topics.
     """
+    yield from of_topics(snapshot)
     yield from topics.conflicts(snapshot)
     for difference in topic_configs.differences(snapshot):
         yield difference.finding(sync=snapshot.sides.mirror.topics.sync_configs)
     yield from of_errors(together(topics.too_small(snapshot).values()))
-
-
-def of_snapshot(snapshot: ClusterSnapshot) -> list[Finding]:
-    """Return all of it."""
-    return [*of_topics(snapshot), *of_configs(snapshot)]

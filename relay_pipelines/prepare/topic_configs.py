@@ -74,11 +74,7 @@ def differences(snapshot: ClusterSnapshot) -> list[Difference]:
     """
     return [
         Difference(
-            topic,
-            key,
-            at_source.value,
-            at_destination[key].value,
-            topic in snapshot.copied_to,
+            topic, key, at_source.value, at_destination[key].value, topic in snapshot.copied_to
         )
         for source, (topic, pinned) in snapshot.targets.items()
         if pinned is None and source in snapshot.accepted_topics
@@ -137,17 +133,11 @@ def _altered(
     client: ClusterClient, snapshot: ClusterSnapshot, changed: Sequence[Difference]
 ) -> Configs:
     """Read the configurations back: a broker sees new ones after the controller has answered."""
-    keys = {
-        difference.topic: list(snapshot.configs.destination[difference.topic])
-        for difference in changed
-    }
-    all_keys = sorted({key for keys_of_topic in keys.values() for key in keys_of_topic})
-    found = topic_configs(client, list(keys), all_keys)
-    if not all(
-        difference.key in (there := found[difference.topic])
-        and there[difference.key].value == difference.wanted
-        for difference in changed
-    ):
+    before = {each.topic: snapshot.configs.destination[each.topic] for each in changed}
+    keys = sorted({key for configs_of_topic in before.values() for key in configs_of_topic})
+    found = topic_configs(client, list(before), keys)
+    shown = {(topic, key): each.value for topic in found for key, each in found[topic].items()}
+    if any(shown.get((each.topic, each.key)) != each.wanted for each in changed):
         raise DestinationError(
             f"{snapshot.destination} accepted new topic configurations and does not show them"
         )

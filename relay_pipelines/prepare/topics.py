@@ -301,16 +301,13 @@ def unseen(snapshot: ClusterSnapshot) -> list[RelayError]:
     ]
 
 
-def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[Finding]:
-    """Return a finding if no topic of the source is selected: it may not exist yet, or be hidden.
-
-    Args:
-        allow: the patterns of `topics.allow`.
-    """
+def nothing_selected(snapshot: ClusterSnapshot) -> list[Finding]:
+    """Return a finding if no topic is selected: it may not exist yet, or be hidden."""
     selected = snapshot.selected
     if selected.unseen or any(decision.included for decision in selected.decisions):
         return []
     shown = selected.shown
+    allow = snapshot.sides.mirror.topics.allow
     names = [pattern.replace("\\.", ".").replace(".*", "") for pattern in allow]
     what = f"no topic is selected: upstream {snapshot.upstream} shows no topic"
     if shown:

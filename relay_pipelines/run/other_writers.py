@@ -89,11 +89,7 @@ class OtherWriters:
         before, self._seen = self._seen, foreign
         now = self.clock.monotonic()
         passed, self._looked = min(now - self._looked, _LONGEST_LOOK_SECONDS), now
-        newest = max(
-            foreign.values(),
-            key=lambda source_checkpoint: source_checkpoint.committed_at_ms,
-            default=None,
-        )
+        newest = max(foreign.values(), key=lambda each: each.committed_at_ms, default=None)
         if before is None:  # it may have ended just before this run began
             return self._begin(newest)
         if any(before.get(tp) != checkpoint for tp, checkpoint in foreign.items()):

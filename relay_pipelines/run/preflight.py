@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from relay_pipelines.copy import user_class
@@ -214,9 +215,7 @@ def _topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     if included:
         what = f"{_count(len(included), 'topic')} selected: {_some(included)}"
         yield _ok(snapshot.name, what)
-    for finding in findings.of_snapshot(snapshot):
-        yield finding.inside(snapshot.name)
-    for finding in topics.more_partitions(snapshot):
+    for finding in [*findings.of_snapshot(snapshot), *topics.more_partitions(snapshot)]:
         yield finding.inside(snapshot.name)
     new = topics.missing(snapshot)
     if new:
@@ -249,17 +248,13 @@ def _hidden(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 def _shared(snapshot: ClusterSnapshot, taken: Taken) -> Iterator[Finding]:
     """Yield the other mirrors of the file that are to copy to the same topic-partitions."""
-    unpinned = {topic for topic, to in snapshot.targets.items() if to.partition is None}
-    partitions = [
-        snapshot.destination_of(position.topic_partition)
-        for position in snapshot.positions
-        if position.topic_partition.topic in unpinned
-    ]
-    configured = defaultdict[str, set[str]](set)
-    for tp in partitions:
-        other = taken.setdefault((snapshot.destination.id, tp), snapshot.name)
-        if other != snapshot.name:
-            configured[other].add(tp.topic)
+    pinned, configured = snapshot.pinned_topics, defaultdict[str, set[str]](set)
+    for position in snapshot.positions:
+        if position.topic_partition.topic not in pinned:
+            to = snapshot.destination_of(position.topic_partition)
+            other = taken.setdefault((snapshot.destination.id, to), snapshot.name)
+            if other != snapshot.name:
+                configured[other].add(to.topic)
     for other, names in configured.items():
         what = f"mirror {other!r} copies to {_some(names)}, too"
         remedy = "give the copies of one of them another name with topics.rename"
@@ -272,11 +267,12 @@ def _some(names: Collection[str]) -> str:
 
 
 def _patterns(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    shown = snapshot.selected.shown
+    shown, topics = snapshot.selected.shown, snapshot.sides.mirror.topics
+    missing = partial(warning, Kind.PATTERN_WITHOUT_TOPIC)
     for key, patterns in (
-        ("allow", snapshot.sides.mirror.topics.allow),
-        ("deny", snapshot.sides.mirror.topics.deny),
-        ("overrides", snapshot.sides.mirror.topics.overrides),
+        ("allow", topics.allow),
+        ("deny", topics.deny),
+        ("overrides", topics.overrides),
     ):
         for pattern in matches_nothing(shown, patterns):
             if key == "allow" and set(named_without_match([pattern], shown)).intersection(
@@ -289,14 +285,11 @@ def _patterns(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 else "the source has no topics, or the user may see none"
             )
             what = f"{pattern!r} matches no topic of the source"
-            where = f"{snapshot.name}: topics.{key}"
-            yield warning(Kind.PATTERN_WITHOUT_TOPIC, where, what, remedy)
-    if isinstance(snapshot.sides.mirror.topics.rename, dict):
-        for topic in sorted(set(snapshot.sides.mirror.topics.rename) - set(shown)):
+            yield missing(f"{snapshot.name}: topics.{key}", what, remedy)
+    if isinstance(topics.rename, dict):
+        for topic in sorted(set(topics.rename) - set(shown)):
             what, remedy = f"the source has no topic {topic!r}", nearest(topic, shown, "topics")
-            yield warning(
-                Kind.PATTERN_WITHOUT_TOPIC, f"{snapshot.name}: topics.rename", what, remedy
-            )
+            yield missing(f"{snapshot.name}: topics.rename", what, remedy)
 
 
 def _count(number: int, noun: str) -> str:

@@ -171,20 +171,17 @@ def _joined_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
     last: dict[TopicPartition, Outcome] = {}
     for outcome in outcomes:
         tp = outcome.range.topic_partition
-        before = last.get(tp)
-        last[tp] = outcome if before is None else _with_seconds_of(outcome, before)
+        if before := last.get(tp):
+            waits = Counter(before.throttled_seconds)
+            waits.update(outcome.throttled_seconds)
+            outcome = replace(  # noqa: PLW2901 - with what the earlier one took
+                outcome,
+                seconds=before.seconds + outcome.seconds,
+                commit_seconds=before.commit_seconds + outcome.commit_seconds,
+                throttled_seconds=dict(waits),
+            )
+        last[tp] = outcome
     return [*last.values()]
-
-
-def _with_seconds_of(outcome: Outcome, before: Outcome) -> Outcome:
-    waits = Counter(before.throttled_seconds)
-    waits.update(outcome.throttled_seconds)
-    return replace(
-        outcome,
-        seconds=before.seconds + outcome.seconds,
-        commit_seconds=before.commit_seconds + outcome.commit_seconds,
-        throttled_seconds=dict(waits),
-    )
 
 
 def _error_of(outcome: Outcome) -> RelayError:

@@ -50,14 +50,11 @@ class Session:
 
     def __call__(self) -> Any:
         """Return the session; start it if there is none, or if it no longer answers."""
-        if self._session is not None:
-            from relay_pipelines.spark.session import is_alive
+        from relay_pipelines.spark.session import connect, is_alive
 
-            if not is_alive(self._session, self._spark.remote):
-                self.stop()
+        if self._session is not None and not is_alive(self._session, self._spark.remote):
+            self.stop()
         if self._session is None:
-            from relay_pipelines.spark.session import connect
-
             # an interrupted start would leave a JVM that never ends
             with self.stop_signal.shielded() if self.stop_signal else nullcontext():
                 self._session = connect(

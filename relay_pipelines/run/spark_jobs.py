@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -102,9 +102,8 @@ class SparkJobs:
         slots = now if job.options.max_bytes_per_second else most
         by_sql: dict[Sql | None, list[CopyRange]] = defaultdict(list)
         for copy_range in ranges:
-            by_sql[
-                copy_range.record_policy.sql if copy_range.record_policy.in_rows else None
-            ].append(copy_range)
+            policy = copy_range.record_policy
+            by_sql[policy.sql if policy.in_rows else None].append(copy_range)
         packed = {
             sql: pack(ranges_of_sql, slots, sizes_bytes, job.options.parallelism)
             for sql, ranges_of_sql in by_sql.items()
@@ -241,7 +240,7 @@ class SparkJobs:
                 if job.sql is None:
                     self.outcomes += spark_job.submit(self._session, self._job, job.groups, tag)
                 else:
-                    self._submit_rows(tag, job.sql)
+                    self._submit_rows(tag, job.sql, job.groups)
             except RelayError as error:
                 self._failures.append(error)
             except Exception as error:  # noqa: BLE001 - what a thread raises is lost
@@ -251,28 +250,23 @@ class SparkJobs:
                 )
                 self._failures.append(RelayError(what, remedy="this is a bug: please report it"))
 
-    def _submit_rows(self, tag: str, sql: Sql) -> None:
+    def _submit_rows(self, tag: str, sql: Sql, groups: _Groups) -> None:
         """Copy rows, and retry from its checkpoint what the destination may accept later."""
         from relay_pipelines.spark import sql_rows
 
         sql_rows.check(self._session, sql)
         outcomes: dict[TopicPartition, Outcome] = {}
-        waiting, last_progress, job = self._jobs[tag].groups, self._clock.monotonic(), self._job
+        waiting, last_progress, job = groups, self._clock.monotonic(), self._job
 
         def copy() -> _Groups:
             nonlocal waiting, last_progress, job
             waiting = self._with_checkpoints(waiting) if outcomes else waiting
-            self._jobs[tag] = _Job(sql, waiting)
             new = self._copy_rows(job, waiting, sql, tag)
             if any(outcome.chunks or outcome.status is Status.DONE for outcome in new):
                 last_progress = self._clock.monotonic()
             outcomes.update({outcome.range.topic_partition: outcome for outcome in new})
             again = [
-                [
-                    copy_range
-                    for copy_range in group
-                    if _may_pass(outcomes[copy_range.source.topic_partition])
-                ]
+                [each for each in group if _may_pass(outcomes[each.source.topic_partition])]
                 for group in waiting
             ]
             waiting = [group for group in again if group]
@@ -309,10 +303,7 @@ class SparkJobs:
         committed = state.of(job.mirror).checkpoints
         # `checkpoint_position` may stay: a task reads newer checkpoints in any case
         return [
-            [
-                _with_checkpoint(copy_range, committed.get(copy_range.source.topic_partition))
-                for copy_range in group
-            ]
+            [_with_checkpoint(each, committed.get(each.source.topic_partition)) for each in group]
             for group in groups
         ]
 
@@ -355,15 +346,13 @@ def _share(options: CopyOptions, tasks: int) -> CopyOptions:
 
 def _with_shares(groups: _Groups, all_groups: _Groups) -> _Groups:
     """Divide the bytes per second of topics with their own options among the topic's tasks."""
-    tasks: dict[str, int] = defaultdict(int)
-    for group in all_groups:
-        for topic in {copy_range.source.topic_partition.topic for copy_range in group}:
-            tasks[topic] += 1
+    tasks = Counter(
+        topic
+        for group in all_groups
+        for topic in {copy_range.source.topic_partition.topic for copy_range in group}
+    )
     return [
-        [
-            _with_share(copy_range, tasks[copy_range.source.topic_partition.topic])
-            for copy_range in group
-        ]
+        [_with_share(each, tasks[each.source.topic_partition.topic]) for each in group]
         for group in groups
     ]
 

@@ -15,12 +15,7 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.owners import probe_id
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol import admin
-from relay_pipelines.protocol.batch import Batch
-from relay_pipelines.protocol.client import (
-    LATEST,
-    READ_COMMITTED,
-    ClusterClient,
-)
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.open_transactions import wait_for_open_transactions
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.reader import read
@@ -96,13 +91,10 @@ class _Scratch:
         return producer
 
     def _send(self, producer: TransactionalProducer) -> None:
-        producer.add([self._at])
-        producer.send(self._at, self._record())
-        producer.drain()
-
-    def _record(self) -> Batch:
         (batch,) = encode_all([(b"probe", b"", self._client.clock.now_ms())])
-        return batch
+        producer.add([self._at])
+        producer.send(self._at, batch)
+        producer.drain()
 
     def _require_visible(self, records: int, otherwise: str) -> None:
         """See how many records a reader of committed ones gets."""

@@ -179,8 +179,7 @@ class _Tick:
         """
         snapshot = self.kafka.snapshot(self._mirror, all_topics, patient=False)
         self._learn(snapshot)
-        allow = self.kafka.mirror(self._mirror).topics.allow
-        for line in map(str, topics.nothing_selected(snapshot, allow)):
+        for line in map(str, topics.nothing_selected(snapshot)):
             self.context.log.warning(line)
             self.remarks.append(line)
         self.hidden = hidden_copies.find(snapshot)

@@ -203,13 +203,10 @@ def _duration_or_zero_ms(value: object) -> int:
 def _give_up_after_ms(value: object) -> int:
     if value in (-1, "-1"):
         return -1
-    try:
-        milliseconds = _duration_ms(value)
-    except PydanticCustomError:
-        milliseconds = 0
-    if not milliseconds:
-        raise expected("a duration such as 500ms, 3s or 5m, or -1 for no limit")
-    return milliseconds
+    with suppress(PydanticCustomError):
+        if milliseconds := _duration_ms(value):
+            return milliseconds
+    raise expected("a duration such as 500ms, 3s or 5m, or -1 for no limit")
 
 
 def _whole_number(value: object) -> int:

@@ -86,21 +86,20 @@ def _type_problem(name: str, kind: str) -> str:
     return "" if word in _SQL_TYPES else f"unknown type; {nearest(word, _SQL_TYPES, 'types')}"
 
 
-WORDS: dict[str, Any] = {
-    "keys_not_null": None,
-    "json_parses": None,
-    "timestamps_within": LongDuration,
-    "size_below": PositiveSize,
-    "schema": Annotated[dict[Text, Text], Field(min_length=1), AfterValidator(_sql_types)],
-    "no_pii": Annotated[tuple[Pattern, ...], Field(min_length=1), AfterValidator(_joinable)],
+_Types = Annotated[dict[Text, Text], Field(min_length=1), AfterValidator(_sql_types)]
+_Regexes = Annotated[tuple[Pattern, ...], Field(min_length=1), AfterValidator(_joinable)]
+WORDS: dict[str, tuple[Any, str]] = {
+    "keys_not_null": (None, ""),
+    "json_parses": (None, ""),
+    "timestamps_within": (LongDuration, "a duration, as in timestamps_within: 2d"),
+    "size_below": (PositiveSize, "a size, as in size_below: 1MiB"),
+    "schema": (
+        _Types,
+        "fields of the JSON value with their SQL types, as in schema: {amount: double}",
+    ),
+    "no_pii": (_Regexes, 'a list of regular expressions, as in no_pii: ["[0-9]{16}"]'),
 }
-"""The ready-made expectations, with the type of their value; None for those that take none."""
-_EXAMPLES = {
-    "timestamps_within": "a duration, as in timestamps_within: 2d",
-    "size_below": "a size, as in size_below: 1MiB",
-    "schema": "fields of the JSON value with their SQL types, as in schema: {amount: double}",
-    "no_pii": 'a list of regular expressions, as in no_pii: ["[0-9]{16}"]',
-}
+"""The ready-made expectations: the type of the value, or None, and what it is, with an example."""
 
 
 class Expectation(Section):
@@ -198,13 +197,13 @@ def _kind(given: str) -> str:
 def _value(given: str, kind: str, value: Any) -> Any:
     if kind not in WORDS:
         return _arguments(given, value)
-    kind_of_value = WORDS[kind]
+    kind_of_value, wanted = WORDS[kind]
     if kind_of_value is None:
         if value is not None:
             raise _problem((given,), "takes no value")
         return None
     if value is None:
-        raise _problem((given,), f"needs {_EXAMPLES[kind]}")
+        raise _problem((given,), f"needs {wanted}")
     try:
         return TypeAdapter(kind_of_value).validate_python(value)
     except ValidationError as error:
@@ -213,7 +212,7 @@ def _value(given: str, kind: str, value: Any) -> Any:
         if first["type"] == "problems":
             raise _problem((given, *context["found"][0][0]), context["found"][0][1]) from None
         why = f": {context['why']}" if context.get("why") else ""
-        raise _problem((given, *first["loc"]), f"expected {_EXAMPLES[kind]}{why}") from None
+        raise _problem((given, *first["loc"]), f"expected {wanted}{why}") from None
 
 
 def _arguments(given: str, value: Any) -> dict[str, Any]:

@@ -349,10 +349,8 @@ class Mirror(RecordSettings):
         names, upstream = [upstream.name for upstream in self.upstreams], self.groups.upstream
         choice = " or ".join(names)
         if upstream and upstream not in names:
-            yield (
-                ("groups", "upstream"),
-                f"the source has no upstream of this name: choose {choice}",
-            )
+            why = f"the source has no upstream of this name: choose {choice}"
+            yield ("groups", "upstream"), why
         if self.groups.allow and not upstream and len(names) > 1:
             why = (
                 "the source has several upstreams: say with upstream whose groups are meant,"

@@ -151,11 +151,9 @@ def _found(location: Location, written: Any, *, kind_only: bool) -> str:
         return _KINDS.get(type(value), type(value).__name__)
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
-    shown = (
-        repr(value)
-        if len(repr(value)) <= _SHOWN_CHARACTERS
-        else repr(value)[:_SHOWN_CHARACTERS] + "..."
-    )
+    shown = repr(value)
+    if len(shown) > _SHOWN_CHARACTERS:
+        shown = shown[:_SHOWN_CHARACTERS] + "..."
     return f"the value of {shown}" if is_filled else shown
 
 

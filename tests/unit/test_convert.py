@@ -10,7 +10,7 @@ import yaml
 
 from relay_pipelines.cli import main
 from relay_pipelines.migration.document import parse
-from relay_pipelines.plan.topic_selection import destinations, select
+from relay_pipelines.plan.topic_selection import select, targets
 from relay_pipelines.settings import load
 from tests.support.wordings import Wordings
 
@@ -84,7 +84,7 @@ def test_a_ring_of_flows_ends(converted: Convert, tmp_path: Path) -> None:
             source, target = name.split("-")
             decided = select(topics[source], mirror.topics.allow, mirror.topics.deny)
             copied = [decision.topic for decision in decided if decision.included]
-            topics[target] |= set(destinations(copied, mirror.topics.rename).values())
+            topics[target] |= {to.topic for to in targets(copied, mirror.topics.rename).values()}
     assert topics == {"a": {"x"}, "b": {"a.x"}, "c": {"b.a.x"}}
 
 

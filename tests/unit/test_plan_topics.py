@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines.plan import topic_selection
-from relay_pipelines.plan.topic_selection import RenameRule, destinations, refusals, select, targets
+from relay_pipelines.plan.topic_selection import RenameRule, refusals, select, targets
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,6 @@ def test_every_topic_is_decided_once_in_order():
 def test_topics_are_renamed_and_pinned(rename, a, bc):
     """Several topics may share a partition on purpose."""
     assert targets(["b.c", "a"], rename) == {"a": a, "b.c": bc}
-    if a[1] is bc[1] is None:
-        assert destinations(["b.c", "a"], rename) == {"a": a[0], "b.c": bc[0]}
 
 
 REFUSED: dict[str, Any] = {
