@@ -12,7 +12,7 @@ from relay_pipelines.audit import checks
 from relay_pipelines.audit.request import AuditRequest
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
 from relay_pipelines.finding import Severity, texts
-from relay_pipelines.orchestration import heartbeat, naming
+from relay_pipelines.orchestration import naming, run_tags
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.tables import Batch
@@ -47,7 +47,7 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
                 remedy = nearest(topic, known, "topics")
                 raise _failure(f"{name} has no source topic {topic!r}; {remedy}")
         path = naming.path(catalog.prefix, name)
-        heartbeat.add_tags(context.instance, context.run_id, {naming.TAG_MIRROR: path})
+        run_tags.add(context.instance, context.run_id, {naming.TAG_MIRROR: path})
         yield from _audit(context, kafka, session, stop, path, request, known)
 
     first = next(iter(settings.mirrors))

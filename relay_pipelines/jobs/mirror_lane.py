@@ -7,7 +7,7 @@ import dagster as dg
 from dagster import DagsterRunStatus
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.orchestration import heartbeat, naming, turns
+from relay_pipelines.orchestration import heartbeat, naming, run_tags, turns
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import log_and_print
@@ -194,7 +194,7 @@ class _Session:
             hidden = len(failures) - _MOST_SAID
             more = [f"and {hidden} more"] if hidden > 0 else []
             context, line = self._copying.context, "; ".join([*failures[:_MOST_SAID], *more])
-            heartbeat.add_tags(context.instance, context.run_id, {naming.TAG_FAILURES: line})
+            run_tags.add(context.instance, context.run_id, {naming.TAG_FAILURES: line})
         self._failures = failures
 
     def _ends_with(self, change: Change) -> bool:
@@ -207,7 +207,7 @@ class _Session:
         )
         context, moment = self._copying.context, format_time(self._clock.now_ms())
         tags = {naming.TAG_CHANGED: f"{change.what} at {moment}"}
-        heartbeat.add_tags(context.instance, context.run_id, tags)
+        run_tags.add(context.instance, context.run_id, tags)
         self._copying.use(change.settings, change.lane)
         return False
 

@@ -14,7 +14,7 @@ from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.rehearsal import Rehearsal
 from relay_pipelines.move.request import MoveRequest, MoveStep
 from relay_pipelines.move.states import FenceBy
-from relay_pipelines.orchestration import heartbeat, naming
+from relay_pipelines.orchestration import naming, run_tags
 from relay_pipelines.orchestration.check_builder import CheckResult, build_checks, check_spec
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.stopping import Session as StartSession
@@ -58,7 +58,7 @@ def build(settings: Settings, prefix: tuple[str, ...] = ()) -> dg.JobDefinition:
             sides = Sides(name, settings.mirror(name), kafka.clock)
             request = filled(MoveRequest, config)
             path = naming.path(prefix, name)
-            heartbeat.add_tags(context.instance, context.run_id, {naming.TAG_MIRROR: path})
+            run_tags.add(context.instance, context.run_id, {naming.TAG_MIRROR: path})
             by = f"Dagster run {context.run_id}"
             started = _RunSession(session, stop)
             move = Move(sides, request, started, by, context.log.info)

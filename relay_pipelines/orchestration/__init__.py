@@ -14,6 +14,7 @@ A run that copies:
 
     turns           who copies a lane now, and the hand-over
     heartbeat       how others see that a run lives
+    run_tags        adds tags to a run while others do
     stopping        how a run is stopped at the next commit, or fails for good
     run_log         logs the progress of a run
 """

@@ -15,10 +15,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import dagster as dg
-from dagster import DagsterInstance
-from sqlalchemy.exc import OperationalError
 
 from relay_pipelines.model import LedgerEntry
+from relay_pipelines.orchestration import run_tags
 from relay_pipelines.orchestration.naming import TAG_HEARTBEAT
 from relay_pipelines.output.formatting import format_time, seconds
 from relay_pipelines.protocol.clock import Clock, SystemClock
@@ -32,27 +31,11 @@ GIVEN_UP = f"it was silent for {seconds(DEAD_SECONDS)}: its process has died, or
 """Why a run was reported as failed by another one."""
 STANDSTILL_SECONDS = 300.0
 """How long the thread of a run may do nothing at all before the run is ended."""
-_BUSY_SECONDS = 30.0
-"""How long others may write to SQLite: so long Dagster's events wait, and its runs for 5 s."""
 _BEAT_SECONDS = 15.0
 _SOME_CPU_SECONDS = 0.0005  # a thread that only waits uses none at all
 _WORTH_SAYING_SECONDS = 30.0
 _LONGEST_LOOK_SECONDS = 30.0
 _MOST_KNOWN = 100
-_tagging = threading.Lock()
-"""Tags are read, changed and written: a thread must not undo what another one has written."""
-
-
-def add_tags(instance: DagsterInstance, run_id: str, tags: Mapping[str, str]) -> None:
-    """Add tags to a run of this process, also while its heartbeat adds one, or others write."""
-    until = time.monotonic() + _BUSY_SECONDS
-    with _tagging:
-        while True:
-            try:
-                return instance.add_run_tags(run_id, tags)
-            except OperationalError as error:
-                if "database is locked" not in str(error.orig) or time.monotonic() > until:
-                    raise
 
 
 def _cpu_of_this_thread() -> Callable[[], float]:
@@ -125,7 +108,7 @@ def beat(context: dg.OpExecutionContext) -> None:
     Raises:
         SQLAlchemyError: Dagster's database does not answer, or takes no writes.
     """
-    add_tags(context.instance, context.run_id, {TAG_HEARTBEAT: str(of(context.run_id))})
+    run_tags.add(context.instance, context.run_id, {TAG_HEARTBEAT: str(of(context.run_id))})
 
 
 _beating: dict[str, Heartbeat] = {}

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import dagster as dg
 from sqlalchemy.exc import SQLAlchemyError
 
-from relay_pipelines.orchestration import heartbeat, naming
+from relay_pipelines.orchestration import heartbeat, naming, run_tags
 from relay_pipelines.orchestration.run_log import logged_start, without_noise
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources import SparkResource
@@ -30,7 +30,7 @@ _DATABASE_SECONDS = 3600.0
 
 def forbid_retries(context: dg.OpExecutionContext) -> None:
     """Keep Dagster, which looks at a tag alone, from retrying the run if it fails."""
-    heartbeat.add_tags(context.instance, context.run_id, {naming.TAG_MAX_RETRIES: "0"})
+    run_tags.add(context.instance, context.run_id, {naming.TAG_MAX_RETRIES: "0"})
 
 
 def final_failure(context: dg.OpExecutionContext, what: str) -> dg.Failure:
@@ -53,7 +53,7 @@ def stoppable(
     """
     clock = pyspark.kafka.clock
     without_noise(context.log)
-    tags = partial(heartbeat.add_tags, context.instance, context.run_id)
+    tags = partial(run_tags.add, context.instance, context.run_id)
     with (
         heartbeat.beating(context.run_id, tags, context.log) as heart,
         _database_errors_in_one_line(context, clock),

@@ -17,7 +17,7 @@ import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster._core.storage.runs import SqlRunStorage
 
-from relay_pipelines.orchestration import heartbeat, naming
+from relay_pipelines.orchestration import heartbeat, naming, run_tags
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import plural, seconds
 from relay_pipelines.protocol.clock import Clock
@@ -79,7 +79,7 @@ class OtherRuns:
 
 def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
     """Say what a run of the lane is doing."""
-    heartbeat.add_tags(
+    run_tags.add(
         instance, run_id, {**naming.tags(lane.path, lane.name), naming.TAG_TURN: turn.value}
     )
 

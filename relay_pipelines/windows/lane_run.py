@@ -13,7 +13,7 @@ from relay_pipelines.finding import Severity, texts
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups
-from relay_pipelines.orchestration import heartbeat, naming, turns, window_log
+from relay_pipelines.orchestration import heartbeat, naming, run_tags, turns, window_log
 from relay_pipelines.orchestration.lane import Lane, homes
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
 from relay_pipelines.orchestration.tables import Batch, Event
@@ -235,7 +235,7 @@ class LaneRun:
     def _say_writers(self, line: str) -> None:
         self._warn(line)
         tags = {naming.TAG_WAITS: line if self._writers.waits else ""}
-        heartbeat.add_tags(self.context.instance, self.context.run_id, tags)
+        run_tags.add(self.context.instance, self.context.run_id, tags)
 
     def _prepared(self, take_snapshot: Callable[[], ClusterSnapshot]) -> ClusterSnapshot:
         if not self.yields:
@@ -464,7 +464,7 @@ class LaneRun:
         if snapshot.upstream.name != self._upstream:
             self._upstream = snapshot.upstream.name
             tags = {naming.TAG_UPSTREAM: self._upstream, naming.TAG_WHY: snapshot.selection.why}
-            heartbeat.add_tags(self.context.instance, self.context.run_id, tags)
+            run_tags.add(self.context.instance, self.context.run_id, tags)
 
 
 def failures(reports: Sequence[WindowReport]) -> list[str]:

@@ -18,7 +18,7 @@ from dagster._core import remote_origin
 from sqlalchemy.exc import OperationalError
 
 from relay_pipelines.jobs import mirror_lane
-from relay_pipelines.orchestration import heartbeat, naming, stopping, turns
+from relay_pipelines.orchestration import heartbeat, naming, run_tags, stopping, turns
 from relay_pipelines.orchestration.heartbeat import Watcher
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.stopping import forbid_retries
@@ -255,7 +255,7 @@ def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
         return found
 
     monkeypatch.setattr(instance.run_storage, "_get_run_by_id", read)
-    with heartbeat.beating(own, partial(heartbeat.add_tags, instance, own), context.log):
+    with heartbeat.beating(own, partial(run_tags.add, instance, own), context.log):
         assert has_read.wait(10)
         forbid_retries(context)
         is_written.set()
@@ -270,7 +270,7 @@ def test_a_tag_waits_while_another_process_writes(tmp_path, monkeypatch):
         with closing(sqlite3.connect(path.removeprefix("sqlite:///"))) as other:
             other.execute("BEGIN IMMEDIATE")
             monkeypatch.setattr(storage, "_conn_string", f"{path}?timeout=0.1")
-            added = aside.submit(heartbeat.add_tags, instance, own, {"a": "b"})
+            added = aside.submit(run_tags.add, instance, own, {"a": "b"})
             time.sleep(0.5)
             other.rollback()
             added.result(10)
