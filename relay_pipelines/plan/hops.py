@@ -60,7 +60,7 @@ def refusals(
         ]
         if returning:
             way = _way(returning, (source.id, topic), hops)
-            found[topic] = _refusal(topic, source, way, {source.id: "the source"})
+            found[topic] = _refusal(topic, source, way)
     return found
 
 
@@ -112,10 +112,8 @@ def _way(begins: Collection[Hop], end: tuple[str, str], hops: Collection[Hop]) -
     return tuple(begins)[:1]
 
 
-def _refusal(
-    topic: str, source: Cluster, way: tuple[Hop, ...], names: Mapping[str, str]
-) -> ConfigError:
-    first = way[0].topic
+def _refusal(topic: str, source: Cluster, way: tuple[Hop, ...]) -> ConfigError:
+    first, names = way[0].topic, {source.id: "the source"}
     path = "".join(
         f" -> {hop.to_topic!r} at {names.get(hop.to_cluster_id, hop.to_cluster_id)}"
         f" (mirror {hop.mirror!r})"

@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from tenacity import retry_if_result
 
@@ -72,13 +72,6 @@ _Groups = Sequence[Sequence[CopyRange]]
 """The ranges of each task."""
 
 
-class _Job(NamedTuple):
-    """A Spark job: its SQL, or None, and the ranges of each of its tasks."""
-
-    sql: Sql | None
-    groups: _Groups
-
-
 class SparkJobs:
     """The jobs, submitted by the constructor; the main thread watches them and handles Ctrl-C.
 
@@ -125,7 +118,8 @@ class SparkJobs:
             for sql, groups in packed.items()
             for first in range(0, len(groups), _TASKS_PER_JOB)
         ]
-        self._jobs = {f"{self._name}-{number}": _Job(*each) for number, each in enumerate(shared)}
+        # the SQL of each job, or None, and the ranges of its tasks
+        self._jobs = {f"{self._name}-{number}": each for number, each in enumerate(shared)}
         # a limit on the tasks of a run is one for all its jobs: they then run one after another
         tags = list(self._jobs)
         sequences = [tags] if job.options.parallelism else [[tag] for tag in tags]
@@ -235,12 +229,12 @@ class SparkJobs:
 
     def _submit(self, tags: Iterable[str]) -> None:
         for tag in tags:
-            job = self._jobs[tag]
+            sql, groups = self._jobs[tag]
             try:
-                if job.sql is None:
-                    self.outcomes += spark_job.submit(self._session, self._job, job.groups, tag)
+                if sql is None:
+                    self.outcomes += spark_job.submit(self._session, self._job, groups, tag)
                 else:
-                    self._submit_rows(tag, job.sql, job.groups)
+                    self._submit_rows(tag, sql, groups)
             except RelayError as error:
                 self._failures.append(error)
             except Exception as error:  # noqa: BLE001 - what a thread raises is lost
