@@ -267,12 +267,12 @@ def _some(names: Collection[str]) -> str:
 
 
 def _patterns(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    shown, topics = snapshot.selected.shown, snapshot.sides.mirror.topics
+    shown, wanted = snapshot.selected.shown, snapshot.sides.mirror.topics
     missing = partial(warning, Kind.PATTERN_WITHOUT_TOPIC)
     for key, patterns in (
-        ("allow", topics.allow),
-        ("deny", topics.deny),
-        ("overrides", topics.overrides),
+        ("allow", wanted.allow),
+        ("deny", wanted.deny),
+        ("overrides", wanted.overrides),
     ):
         for pattern in matches_nothing(shown, patterns):
             if key == "allow" and set(named_without_match([pattern], shown)).intersection(
@@ -286,8 +286,8 @@ def _patterns(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             )
             what = f"{pattern!r} matches no topic of the source"
             yield missing(f"{snapshot.name}: topics.{key}", what, remedy)
-    if isinstance(topics.rename, dict):
-        for topic in sorted(set(topics.rename) - set(shown)):
+    if isinstance(wanted.rename, dict):
+        for topic in sorted(set(wanted.rename) - set(shown)):
             what, remedy = f"the source has no topic {topic!r}", nearest(topic, shown, "topics")
             yield missing(f"{snapshot.name}: topics.rename", what, remedy)
 
