@@ -23,18 +23,11 @@ class Other(NamedTuple):
     """Another mirror whose copies a topic-partition holds, or may hold.
 
     Args:
-        hidden: its checkpoint that cannot be read; None if one says that it does hold them.
+        holds: what the topic holds, or may hold, as a part of a sentence.
     """
 
     mirror: str
-    hidden: UnreadableCheckpoint | None = None
-
-    @property
-    def holds(self) -> str:
-        """What the topic holds, as a part of a sentence."""
-        return (
-            self.hidden.may_be_there if self.hidden else f"holds what mirror {self.mirror!r} copied"
-        )
+    holds: str
 
 
 def other_mirrors(
@@ -64,12 +57,12 @@ def other_mirrors(
     topics = client.metadata(sorted({copies.topic_partition.topic for copies in found})).topics
     hidden = every.hidden_in(client, {tp.topic for tp in written}, ours)
     maybe = {
-        tp: Other(checkpoint.family_of(each.mirror), each)
+        tp: Other(checkpoint.family_of(each.mirror), each.may_be_there)
         for tp in written
         if (each := hidden.get(tp.topic))
     }
     return maybe | {
-        copies.topic_partition: Other(other)
+        copies.topic_partition: Other(other, f"holds what mirror {other!r} copied")
         for copies, other in found.items()
         if not (known := topics[copies.topic_partition.topic]).error_code
         and copies.topic_id in {"", known.topic_id}
