@@ -336,11 +336,12 @@ class Checkpoint:
             loss or reset.
         copies: where the last record copied is, which the configuration may no longer name; None
             before the first, and after a reset.
-        fingerprint: of the last record copied; None before the first.
+        fingerprint: of the last record read, whether it has a copy or was left out; None before
+            the first.
         committed_at_ms: the time of the commit.
         generation: how often a loss was accepted after which the same source offsets mean other
             records or other copies. It only grows; what was planned in another one is superseded.
-        is_dense: whether the upstream had no record between the last one copied and
+        is_dense: whether the upstream had no record between the last one read and
             `next_offset`: neither a filter nor the quarantine, the cleaner or a loss took one.
         ledger_head: the ledger entry that was committed together with the checkpoint.
         policy: what decides the records from `next_offset` on, as `RecordPolicy.digests`.

@@ -7,6 +7,7 @@ Runs in a task.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Portion
@@ -71,8 +72,6 @@ class Merged(NamedTuple):
         """Put the batches into a portion, and count their records."""
         portion.batches += self.batches
         portion.reencoded += sum(batch.header.records for batch in self.batches)
-        if self.last is not None:
-            portion.last = self.last
         if self.refused:
             portion.quarantined += self.refused
             portion.skip(Skipped.QUARANTINED, len(self.refused))
@@ -223,6 +222,7 @@ class Batching:
         self._keeps_append_time = copy_range.timestamp_type is TimestampType.LOG_APPEND_TIME
         self._filter = record_filter
         self._merger = RecordMerger(copy_range, options)
+        self._last_read: Any = None  # since the last verbatim batch
 
     def add(self, span: FetchedSpan) -> Portion:
         """Return the batches of the next span.
@@ -246,7 +246,7 @@ class Batching:
             if self._merger.holds_back:
                 self._merger.flush().add_to(portion)
             portion.batches.append(batch)
-            portion.last = batch
+            portion.last, self._last_read = batch, None
         else:
             self._reencode(portion, span, span.run)
         return portion
@@ -254,7 +254,7 @@ class Batching:
     def flush(self) -> Portion:
         """Return the records that were held back to be merged."""
         portion = Portion()
-        self._merger.flush().add_to(portion)
+        self._add_merged(portion, self._merger.flush())
         return portion
 
     def _goes_verbatim(self, span: FetchedSpan, run: BatchRun) -> bool:
@@ -283,14 +283,14 @@ class Batching:
         takes_all = record_filter is None and not is_cut and run.records == span.end - span.start
         if record_filter is not None:
             dropped, failed = record_filter.dropped, len(record_filter.failed)
-            records = record_filter.apply(records, span.start, span.end)
+            records = record_filter.apply(self._noted(records), span.start, span.end)
         with corrupt_at(run.first.base_offset):
             if takes_all:
                 merged = self._merger.add(records, codec_of(run.first))
             else:
                 portion.copied = AscendingOffsets(span.start)
                 merged = self._merger.add(records, codec_of(run.first), portion.copied)
-        merged.add_to(portion)
+        self._add_merged(portion, merged)
         accounted = self._merger.taken - taken
         if record_filter is not None:
             dropped = record_filter.dropped - dropped
@@ -305,3 +305,22 @@ class Batching:
         gap = span.end - span.start - accounted
         if gap:
             portion.skip(Skipped.COMPACTION_GAP, gap)
+
+    def forget_last(self) -> None:
+        """Forget the last record read, which is committed: the next chunk may have none."""
+        self._last_read = None
+
+    def _noted(self, records: Iterable[Any]) -> Iterator[Any]:
+        for self._last_read in records:
+            yield self._last_read
+
+    def _add_merged(self, portion: Portion, merged: Merged) -> None:
+        """Put batches into a portion, and tell the last record read, also if it has no copy.
+
+        In a log that was put back, other records may begin after the last one that has.
+        """
+        merged.add_to(portion)
+        read = [self._last_read, merged.last, *(record for record, _ in merged.refused)]
+        known = (record for record in read if record is not None)
+        self._last_read = max(known, key=attrgetter("offset"), default=None)
+        portion.last = self._last_read

@@ -35,7 +35,7 @@ class Portion:
         reencoded: how many of the records in `batches` were decoded.
         skipped: the number of offsets without a record at the destination, by reason.
         quarantined: records for the quarantine topic, and why.
-        last: the last source record in `batches`, or the batch that ends with it, or its
+        last: the last source record read, copied or not, or the batch that ends with it, or its
             fingerprint; None if there is none.
         copied: the source offsets of the records that it takes, in order, also of those that wait
             to be merged or are refused later; None if they are all up to `end`.

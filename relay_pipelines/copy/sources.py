@@ -191,7 +191,8 @@ class FetchedBatches(BatchSource):
         return self._identity
 
     def forget_below(self, next_offset: int) -> None:
-        """Drop the filter's decisions below."""
+        """Drop the filter's decisions below, and the last record of the chunk that is committed."""
+        self._batching.forget_last()
         if self._filter is not None:
             self._filter.forget_below(next_offset)
 

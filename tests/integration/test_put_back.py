@@ -13,9 +13,10 @@ from unittest.mock import Mock, patch
 
 import pytest
 
+from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import TopicPartition
-from relay_pipelines.run import other_writers
+from relay_pipelines.model import CopyJob, TopicPartition
+from relay_pipelines.run import other_writers, run_plan
 from relay_pipelines.run.session import StoppableClock
 from tests.copying import KEPT, numbered, records_of
 from tests.support import commands
@@ -23,9 +24,10 @@ from tests.support.copied_topic import Copied
 from tests.support.independent import create, write
 
 pytestmark = pytest.mark.newer_kafka  # before, topic ids do not prove anything either
-TOPICS = ("short", "grown", "upstreams")
+TOPICS = ("short", "grown", "upstreams", "filtered")
 SAVED = 5
 COPIED = 15
+KEEPS_SAVED = {"class": "tests.property.failing_filter:KeepsBelow", "config": {"offset": SAVED}}
 OTHER = 1_000
 
 
@@ -35,7 +37,10 @@ def put_back(
     source_cluster: LocalCluster,
     destination_cluster: LocalCluster,
 ) -> Iterator[dict[str, Copied]]:
-    """Fifteen records were copied, the broker has five again; of `upstreams`, another has all."""
+    """Fifteen records were copied, the broker has five again; of `upstreams`, another has all.
+
+    Of `filtered`, those five alone were copied, and the others left out.
+    """
     cluster = LocalCluster("back", folder=tmp_path_factory.mktemp("back"))
     cluster.start()
     (broker,) = cluster.brokers
@@ -48,7 +53,12 @@ def put_back(
     shutil.copytree(home, saved)
     broker.start()
     to = destination_cluster.cluster()
-    copied = {topic: Copied(cluster.cluster(), to, name) for topic, name in names.items()}
+    copied = {
+        topic: Copied(
+            *(cluster.cluster(), to, name), filters=[KEEPS_SAVED] if topic == "filtered" else ()
+        )
+        for topic, name in names.items()
+    }
     there = source_cluster.cluster()
     create(there, names["upstreams"], 1, KEPT)
     write(there, TopicPartition(names["upstreams"], 0), numbered(SAVED, first=500), numbered(10))
@@ -133,3 +143,15 @@ def test_the_other_upstream_is_read_instead(
     done = commands.relay_here(config, "run")
     assert done.returncode == 0, done.stderr
     assert copied.arrived() == records_of(there, copied.at)
+
+
+def test_what_was_left_out_is_compared_too(put_back: dict[str, Copied]) -> None:
+    """The last record copied is there, and others where a filter had left out all that followed."""
+    copied = put_back["filtered"]
+    grow(copied)
+    taken = copied.snapshot()
+    job = CopyJob(taken.name, "run", taken.upstream, taken.destination)
+    (outcome,) = copy_ranges(job, run_plan.plan(taken).ranges)
+    assert (outcome.error_kind, outcome.exit_code) == ("TopicRecreatedError", 3)
+    assert f"{copied.at} at offset {COPIED - 1}: " in outcome.error
+    assert len(copied.arrived()) == SAVED

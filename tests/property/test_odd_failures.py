@@ -30,7 +30,7 @@ from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import decode, encode
 from relay_pipelines.snapshot.lost_checkpoints import LostCheckpoints
 from relay_pipelines.spark.job import outcome_row
-from tests.copying import copy_as_it_is, copy_as_rows
+from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.support import copies_in_memory as memory
 from tests.support.copies_in_memory import checkpoints_of, destination, filled, job, record, whole
 from tests.support.fake_cluster import FakeCluster, before, put, served
@@ -59,9 +59,9 @@ def copy(
         return list(way(own, list(wanted), clock or Clock()))
 
 
-def last_record(source: FakeCluster) -> model.Fingerprint:
-    """Return the fingerprint of the last record of a source's first batch."""
-    return fingerprint_of(list(decode(memoryview(source.logs["a"].entries[0].data)))[-1])
+def last_record(source: FakeCluster, batch: int = 0) -> model.Fingerprint:
+    """Return the fingerprint of the last record of a batch, of a source's first by default."""
+    return fingerprint_of(list(decode(memoryview(source.logs["a"].entries[batch].data)))[-1])
 
 
 def test_a_late_batch_cannot_follow_the_abort() -> None:
@@ -78,7 +78,7 @@ def test_a_late_batch_cannot_follow_the_abort() -> None:
 
 
 def test_the_fingerprint_outlives_its_fetch() -> None:
-    """Its record is of an earlier fetch, whose bytes are gone, or of a batch before empty ones."""
+    """Its record is left out, or of a batch before empty ones, whose bytes are gone."""
     source, copies, wanted = filled((0, 5), (5, 10), (10, 20)), destination("a"), [whole("a", 20)]
 
     def first_five() -> Iterator[pa.RecordBatch]:
@@ -91,7 +91,7 @@ def test_the_fingerprint_outlives_its_fetch() -> None:
     with served(source=source, destination=copies):
         (outcome,) = copy_kept(job(), wanted, first_five(), Clock())
     assert (outcome.error, outcome.skipped) == ("", {"filtered": 15})
-    assert checkpoints_of(copies)[-1].fingerprint == last_record(source)
+    assert checkpoints_of(copies)[-1].fingerprint == last_record(source, -1)
     source, copies = filled((0, 5)), destination("a")
     for _ in range(20):
         header = BatchHeader(
@@ -284,6 +284,26 @@ def test_a_policy_of_before_makes_no_upstream_diverge(way: Any, before: dict[str
     with served(other=other, destination=copies):
         (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 11)], Clock())
     assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 5)
+
+
+@pytest.mark.parametrize("policy", [KEEPS, fails_at(4) | QUARANTINES])
+@pytest.mark.parametrize("coalesce", [0, None], ids=["verbatim", "merged"])
+@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_kept, copy_as_rows])
+def test_a_log_that_was_put_back_differs_in_what_was_left_out(
+    way: Any, coalesce: int | None, policy: dict[str, Any]
+) -> None:
+    """It has the last record copied, and another one where a filter had left out the last one."""
+    where = "" if way is copy_as_it_is else "true"
+    source, copies = filled((0, 2), (2, 4), (4, 5)), destination("a", "a.quarantine")
+    own = job(coalesce_below_bytes=coalesce)
+    (outcome,) = copy(source, copies, whole("a", 5, where=where, **policy), way=way, own=own)
+    assert (outcome.error, outcome.next_offset) == ("", 5)
+    del source.logs["a"].entries[2:]
+    put(source, "a", memory.batch(*map(record, range(104, 110))))
+    (known,) = checkpoints_of(copies)
+    wanted = replace(whole("a", 10, where=where), checkpoint=known)
+    (outcome,) = copy(source, copies, wanted, way=way, own=own)
+    assert (outcome.error_kind, outcome.records) == ("TopicRecreatedError", 0)
 
 
 @pytest.mark.parametrize("way", [copy_kept, copy_rows])

@@ -1,5 +1,6 @@
 """A topic-partition of which ten records were copied in this process, and what is done to it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ class Copied:
     topic: str
     name: str = ""
     expected: list[Record] = field(default_factory=list)
+    filters: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         self.name = self.name or f"loss-{self.topic[-8:]}"
@@ -45,6 +47,7 @@ class Copied:
         """Return the mirror as relay.yaml has it."""
         to = self.to.topic if self.to.partition == 0 else f"{self.to.topic}:{self.to.partition}"
         more: Any = {"topics": {"rename": {self.topic: to}}, "on_data_loss": on_data_loss}
+        more["filters"] = list(self.filters)
         return commands.mirror(self.source, self.destination, self.topic, **more)
 
     def mirror(self, on_data_loss: str = "fail") -> Mirror:
