@@ -132,7 +132,10 @@ def same_environment() -> Iterator[None]:
 def source_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
-    """One broker to copy from, shared by all tests; a test that stops brokers starts its own."""
+    """One broker to copy from, shared by all tests.
+
+    A test that stops brokers starts its own; so does one that changes settings and leaves them so.
+    """
     yield from _cluster("source", request, tmp_path_factory)
 
 
@@ -140,7 +143,7 @@ def source_cluster(
 def destination_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
-    """One broker to copy to, shared by all tests; a test that stops brokers starts its own."""
+    """One broker to copy to, shared by all tests, as the source."""
     yield from _cluster("destination", request, tmp_path_factory)
 
 

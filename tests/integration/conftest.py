@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.local_kafka import LocalCluster
 from tests.chaos.conftest import mirror, new_mirror, source
@@ -12,7 +11,7 @@ from tests.copying import Clusters
 from tests.integration import spark_processes
 from tests.integration.guarded import guarded, issuer, stranger, tokens
 from tests.integration.spark_driver import Client
-from tests.support.independent import configure
+from tests.support.compacted import eager
 from tests.support.trap import Trap
 
 __all__ = ["Trap", "guarded", "issuer", "mirror", "new_mirror", "source", "stranger", "tokens"]
@@ -72,13 +71,8 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClust
 
 
 @pytest.fixture(scope="module")
-def eager_cluster(source_cluster: LocalCluster) -> LocalCluster:
+def eager_cluster(source_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """The source cluster, cleaning its logs many times a second."""
-    for broker in source_cluster.brokers:
-        configure(
-            source_cluster.cluster(),
-            ResourceType.BROKER,
-            str(broker.node_id),
-            log_cleaner_backoff_ms=100,
-        )
-    return source_cluster
+    (broker,) = source_cluster.brokers
+    with eager(source_cluster.cluster(), str(broker.node_id)):
+        yield source_cluster

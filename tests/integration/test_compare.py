@@ -5,6 +5,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from relay_pipelines.protocol import reader
 from tests.copying import KEPT, Clusters, opened, write_transaction
 from tests.support import independent
 from tests.support.commands import relay_here
+from tests.support.compacted import eager
 from tests.support.comparing import Two, compared, numbered
 from tests.support.consumers import commit
 from tests.support.independent import CREATE_TIME, Record, delete_before, ends, records_of, until
@@ -293,10 +295,11 @@ def test_what_a_cleaner_has_removed(sides: Clusters, cleaned: tuple[int, ...], c
     for to, (copies, _) in enumerate(AT_CLEANER.values()):
         two.write(0, numbered(100), numbered(100, 100), to=to)
         two.write(1, copies[:90], copies[90:], to=to)
-    for side in cleaned:
-        independent.configure(sides[side], ResourceType.BROKER, "1", log_cleaner_backoff_ms=100)
-        independent.configure(sides[side], ResourceType.TOPIC, two.topic, **CLEANING)
-    until(partial(_is_cleaned, two, cleaned), "compaction", 60)
+    with ExitStack() as stack:
+        for side in cleaned:
+            stack.enter_context(eager(sides[side]))
+            independent.configure(sides[side], ResourceType.TOPIC, two.topic, **CLEANING)
+        until(partial(_is_cleaned, two, cleaned), "compaction", 60)
     for found, (name, (_, numbers)) in zip(two.compare().found, AT_CLEANER.items(), strict=True):
         missing, extra = two.multiset(found.pair.sources[0].topic_partition.partition)
         expected = numbers[case]

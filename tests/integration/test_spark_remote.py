@@ -4,9 +4,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -154,14 +156,25 @@ def test_a_killed_executor_costs_no_record(
     mirror.assert_all_arrived()
 
 
+@pytest.fixture
+def kept_port() -> Iterator[int]:
+    """A port that no other test takes while the server there is dead."""
+    (port,) = free_ports(1)
+    with socket.socket() as kept:
+        # beside a socket that does not listen, a server may bind that sets this, as Java's do
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", port))
+        yield port
+
+
 @pytest.mark.long
 def test_rounds_go_on_when_a_killed_cluster_is_back(
-    bare_python: Path, mirror: Mirror, tmp_path: Path
+    bare_python: Path, mirror: Mirror, tmp_path: Path, kept_port: int
 ) -> None:
     """Master, worker and executor die in the middle of a chunk: one line each, and no record."""
     trap = Trap.unset(tmp_path)
     mirror.more = {"give_up_after": "2s"}
-    (port,) = free_ports(1)
+    port = kept_port
     spark = {
         "master": f"spark://127.0.0.1:{port}",
         "conf": {

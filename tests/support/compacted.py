@@ -2,16 +2,40 @@
 
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
+from relay_pipelines.model import Cluster
 from tests.copying import Mirror
 from tests.support.independent import CREATE_TIME, Record, client, configure, read, until
 
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "100", "max.compaction.lag.ms": "100"}
 COMPACTED |= {"min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "3600000"}
+
+
+@contextmanager
+def eager(cluster: Cluster, broker: str = "1") -> Iterator[None]:
+    """Let a broker clean its logs many times a second, and as before when the tests have ended."""
+    configure(cluster, ResourceType.BROKER, broker, log_cleaner_backoff_ms=100)
+    try:
+        yield
+    finally:
+        usual = ConfigEntry(
+            "log.cleaner.backoff.ms", None, incremental_operation=AlterConfigOpType.DELETE
+        )
+        resource = ConfigResource(ResourceType.BROKER, broker, incremental_configs=[usual])
+        admin = AdminClient(client(cluster))
+        admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def keyed(count: int, size: int, keys: int = 1000, first: int = 0) -> list[Record]:
