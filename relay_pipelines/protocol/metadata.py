@@ -11,6 +11,7 @@ from uuid import UUID
 from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol import error_codes
 
 API_KEY = 3
 VERSION = 12
@@ -41,6 +42,11 @@ class TopicMetadata:
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
         """All its topic-partitions, in order."""
         return tuple(TopicPartition(self.name, partition) for partition in sorted(self.leaders))
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the user may not describe it: brokers refuse a name whether or not it exists."""
+        return self.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED
 
     def has_leader(self, partition: int) -> bool:
         """Whether a partition has a leader."""

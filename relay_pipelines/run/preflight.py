@@ -21,7 +21,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.plan.topic_selection import matches_nothing, named_without_match, select
 from relay_pipelines.prepare import findings, permissions, topics
-from relay_pipelines.protocol import admin, error_codes
+from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
@@ -195,8 +195,7 @@ def _copies_of_others(where: str, client: ClusterClient) -> Iterator[Finding]:
     """Yield that relay cannot see which topics of a source are copies, if so."""
     topic = checkpoint.TOPIC
     shown = client.metadata([topic]).topics[topic]
-    is_hidden = shown.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED
-    if is_hidden:
+    if shown.is_hidden:
         then = "records that others have from the destination would go round"
     elif not shown.error_code and admin.unreadable(client, [topic]):
         then = "none is copied once another mirror has copied to it"
@@ -205,7 +204,7 @@ def _copies_of_others(where: str, client: ClusterClient) -> Iterator[Finding]:
     yield warning(
         *(Kind.UNREADABLE, where),
         f"relay cannot see which of its topics are copies: {then}",
-        f"let the user read {topic} there" + (", or deny copies by their names" * is_hidden),
+        f"let the user read {topic} there" + (", or deny copies by their names" * shown.is_hidden),
     )
 
 

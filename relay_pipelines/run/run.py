@@ -138,8 +138,7 @@ class _Run:
             snapshot = replace(plan.snapshot, sides=replace(self.sides, clock=clock))
             client = stack.enter_context(snapshot.destination_client())
             plan = self._sync_configs(client, replace(plan, snapshot=snapshot))
-            # those of topics of which the source has nothing new: a window was cut before
-            plan = replace(plan, snapshot=configs.with_some(plan.snapshot, plan.by_topic))
+            plan = self._with_configs(plan)
             planned = plan.ranges
             if not planned:
                 return
@@ -180,6 +179,14 @@ class _Run:
         refused = topics.by_source(snapshot, at_destination)
         self.result.errors += refused.values()
         planned = [each for each in plan.planned if each.topic_partition.topic not in refused]
+        return replace(plan, snapshot=snapshot, planned=planned)
+
+    def _with_configs(self, plan: RunPlan) -> RunPlan:
+        """Ask for those of topics of which the source has nothing new: a window was cut before."""
+        snapshot = configs.with_some(plan.snapshot, plan.by_topic)
+        refused = {topic: snapshot.configs.refused.get(topic) for topic in plan.by_topic}
+        self.result.errors += filter(None, refused.values())
+        planned = [each for each in plan.planned if not refused[each.topic_partition.topic]]
         return replace(plan, snapshot=snapshot, planned=planned)
 
     def _prepare(

@@ -28,7 +28,7 @@ from relay_pipelines.plan.upstreams import UpstreamSelection
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.admin import sizes_on_disk
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.metadata import Metadata
+from relay_pipelines.protocol.metadata import Metadata, TopicMetadata
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import (
@@ -95,7 +95,7 @@ def take_snapshot(
     with only_new_garbage_collected(), sides.destination() as destination:
 
         def ask() -> ClusterSnapshot:
-            at_destination = _shown(destination, _STATE_TOPICS)
+            at_destination = _shown(destination, _STATE_TOPICS, refuse_hidden=True)
             state = (
                 read_state(destination).of(sides.name)
                 if checkpoint.TOPIC in at_destination.topics
@@ -127,13 +127,36 @@ def take_snapshot(
         return destination.retry(ask, patient=patient)
 
 
-def _shown(client: ClusterClient, topics: Iterable[str]) -> Metadata:
-    """Return metadata of those topics that exist and that the user may see, as a list has them."""
+def _shown(
+    client: ClusterClient, topics: Iterable[str], *, refuse_hidden: bool = False
+) -> Metadata:
+    """Return metadata of those topics that exist and that the user may see, as a list has them.
+
+    Raises:
+        PermissionDeniedError: the user may not see one, and `refuse_hidden`.
+    """
     found = client.metadata(sorted(topics))
+    if refuse_hidden and (hidden := [each for each in found.topics.values() if each.is_hidden]):
+        raise _hidden_error(client, hidden[0])
     shown = {
         name: topic for name, topic in found.topics.items() if topic.error_code not in _NOT_SHOWN
     }
     return Metadata(found.cluster_id, found.controller_id, found.brokers, shown)
+
+
+def _hidden_error(
+    client: ClusterClient,
+    topic: TopicMetadata,
+    tp: TopicPartition | None = None,
+    otherwise: str = "",
+) -> RelayError:
+    """Return the error for a topic that the user may not describe."""
+    return client.failure(
+        topic.error_code,
+        f"Metadata of topic {topic.name}",
+        topic_partition=tp,
+        permission=f"Describe on topic {topic.name}{otherwise}",
+    )
 
 
 Errors = dict[TopicPartition, RelayError]
@@ -195,7 +218,12 @@ class _Reading:
             if tp not in self.state.checkpoints and self.topics[tp.topic].target.partition is None
         }
         shared = shared_destinations.refusals(self.destination, self.at_destination, name, new)
-        unknown |= self._missing()
+        unseen = self._hidden_copies()
+        unknown |= self._missing() | {
+            tp: unseen[source_topic]
+            for source_topic in unseen
+            for tp in self.topics[source_topic].metadata.topic_partitions
+        }
         selected = self._selected({tp.topic for tp in unknown})
         unknown |= self._leaderless()
         # S: where topics start that were never copied
@@ -230,7 +258,7 @@ class _Reading:
             self.state,
             self.topics,
             positions,
-            self._facts(positions, unknown | unjudged, hidden | shared | of_topics, found),
+            self._facts(positions, unknown | unjudged, hidden | shared | of_topics | unseen, found),
             self.at_destination,
             found,
             selected,
@@ -274,6 +302,26 @@ class _Reading:
         )
         if new := wanted.difference(self.at_destination.topics):
             self.at_destination.topics |= _shown(self.destination, new).topics
+
+    def _hidden_copies(self) -> Refusals:
+        """Return why topics are not copied whose copies the user may no longer see.
+
+        They may be there: that their topic is gone would be a loss, to be accepted or reset.
+        """
+        bound = {
+            tp.topic: to.topic
+            for tp, committed in self.state.checkpoints.items()
+            if committed.copies is not None
+            and tp.topic in self.topics
+            and (to := self._targets[tp.topic].of(tp)) == committed.bound_to
+            and to.topic not in self.at_destination.topics
+        }
+        there = self.destination.metadata(sorted(set(bound.values()))).topics if bound else {}
+        return {
+            name: _hidden_error(self.destination, there[to], TopicPartition(name, 0))
+            for name, to in bound.items()
+            if there[to].is_hidden
+        }
 
     def _missing(self) -> Errors:
         """Return why topic-partitions that only another upstream may have are not copied."""
@@ -370,15 +418,9 @@ class _Reading:
             tp = TopicPartition(name, 0)
             if found.error_code == error_codes.NONE:  # it was created after the list
                 self.at_source.topics[name] = found
-            elif found.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
-                hidden[tp] = self.source.failure(
-                    found.error_code,
-                    f"Metadata of topic {name}",
-                    topic_partition=tp,
-                    # brokers refuse a name whether or not the topic exists
-                    permission=f"Describe on topic {name}, or, if it was deleted, add it to"
-                    " topics.deny",
-                )
+            elif found.is_hidden:
+                otherwise = ", or, if it was deleted, add it to topics.deny"
+                hidden[tp] = _hidden_error(self.source, found, tp, otherwise)
             elif found.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
                 raise self.source.failure(found.error_code, f"Metadata of topic {name}")
         if self.only_topic and hidden:

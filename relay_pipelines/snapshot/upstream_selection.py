@@ -12,7 +12,7 @@ from dataclasses import replace
 from relay_pipelines.copy.position import difference, log_of, other_records, unproved_logs
 from relay_pipelines.errors import DivergedUpstreamError, RelayError, SourceError
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
-from relay_pipelines.model import Checkpoint, Cluster
+from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
 from relay_pipelines.plan import upstream_choice
 from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.plan.upstreams import Log, UpstreamSelection, UpstreamState, first_offsets
@@ -48,10 +48,13 @@ def probe(sides: Sides, known: CheckpointSnapshot | None = None) -> list[Upstrea
     ]
     if known is None:
         return states
+    mirrored = {tp for state in states for tp in (*state.logs, *state.leaderless)}
+    copied = _mirrored(sides, {tp.topic for tp in known.next_offsets})
+    mirrored |= {tp for tp in known.next_offsets if tp.topic in copied}
     return [
         replace(state, quarantined=why)
         if (why := known.quarantined.get(state.name, ""))
-        else _compared(sides, state, known)
+        else _compared(sides, _with_hidden(sides, state, mirrored), known)
         for state in states
     ]
 
@@ -126,12 +129,8 @@ def _probe(sides: Sides, upstream: Cluster) -> UpstreamState:
         with sides.source(upstream, "health", options=sides.mirror.health_options) as client:
             metadata = client.metadata()
             topics = metadata.topics
-            decisions = select(topics, sides.mirror.topics.allow, sides.mirror.topics.deny)
             mirrored = [
-                tp
-                for decision in decisions
-                if decision.included
-                for tp in topics[decision.topic].topic_partitions
+                tp for name in _mirrored(sides, topics) for tp in topics[name].topic_partitions
             ]
             partitions = list(filter(client.has_leader, mirrored))
             low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
@@ -148,6 +147,32 @@ def _probe(sides: Sides, upstream: Cluster) -> UpstreamState:
         leaderless=leaderless,
         unanswered=dict.fromkeys(leaderless, "it has no leader"),
     )
+
+
+def _mirrored(sides: Sides, topics: Iterable[str]) -> list[str]:
+    decisions = select(topics, sides.mirror.topics.allow, sides.mirror.topics.deny)
+    return [decision.topic for decision in decisions if decision.included]
+
+
+def _with_hidden(
+    sides: Sides, state: UpstreamState, mirrored: Iterable[TopicPartition]
+) -> UpstreamState:
+    """Ask an upstream by name for topics that it does not list, and that another one may have.
+
+    A list leaves out those that the user may not describe: it is unknown what the upstream has.
+    """
+    listed = {tp.topic for tp in (*state.logs, *state.leaderless)}
+    unlisted = {tp for tp in mirrored if tp.topic not in listed}
+    if not unlisted or state.error is not None:
+        return state
+    try:
+        with sides.source(state.cluster, "health", options=sides.mirror.health_options) as client:
+            topics = client.metadata(sorted({tp.topic for tp in unlisted})).topics
+    except RelayError as error:
+        return replace(state, logs={}, error=error)
+    hidden = (tp for tp in unlisted if topics[tp.topic].is_hidden)
+    why = dict.fromkeys(hidden, "the user lacks Describe on the topic")
+    return replace(state, unanswered={**state.unanswered, **why})
 
 
 def _compared(sides: Sides, state: UpstreamState, known: CheckpointSnapshot) -> UpstreamState:

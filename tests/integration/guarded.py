@@ -96,6 +96,7 @@ class Permitted:
 
     cluster: LocalCluster
     name: str
+    user: str = USER
 
     def create(self, topic: str) -> str:
         independent.create(self.cluster.cluster(), topic, 1, KEPT)
@@ -106,18 +107,18 @@ class Permitted:
 
     def allow(self) -> None:
         operations = AclOperation.READ, AclOperation.DESCRIBE_CONFIGS
-        mine = [acl(self.name, USER, operation, pattern=PREFIXED) for operation in operations]
+        mine = [acl(self.name, self.user, operation, pattern=PREFIXED) for operation in operations]
         grant(self.cluster.cluster(), mine)
         self.wait(self.name, is_shown=True)
 
     def hide(self, *topics: str) -> None:
-        grant(self.cluster.cluster(), map(_hiding, topics))
+        grant(self.cluster.cluster(), map(self._hiding, topics))
         for topic in topics:
             self.wait(topic, is_shown=False)
 
     def forbid_reading(self, topic: str) -> None:
         """Let the user see the topic, and not its records."""
-        grant(self.cluster.cluster(), [acl(topic, USER, AclOperation.READ, DENY)])
+        grant(self.cluster.cluster(), [acl(topic, self.user, AclOperation.READ, DENY)])
         user = AdminClient(independent.client(self.as_user()))
 
         def allowed() -> list[AclOperation]:
@@ -128,12 +129,12 @@ class Permitted:
         independent.until(lambda: AclOperation.READ not in allowed(), f"{topic} is unreadable")
 
     def show(self, *topics: str) -> None:
-        revoke(self.cluster.cluster(), map(_hiding, topics))
+        revoke(self.cluster.cluster(), map(self._hiding, topics))
         for topic in topics:
             self.wait(topic, is_shown=True)
 
     def as_user(self) -> Cluster:
-        return self.cluster.cluster(Listener.SASL_PLAINTEXT, username=USER)
+        return self.cluster.cluster(Listener.SASL_PLAINTEXT, username=self.user)
 
     def wait(self, topic: str, *, is_shown: bool) -> None:
         user = AdminClient(independent.client(self.as_user()))
@@ -142,9 +143,8 @@ class Permitted:
             f"{topic} is {'shown' if is_shown else 'hidden'}",
         )
 
-
-def _hiding(topic: str) -> AclBinding:
-    return acl(topic, USER, AclOperation.DESCRIBE, DENY)
+    def _hiding(self, topic: str) -> AclBinding:
+        return acl(topic, self.user, AclOperation.DESCRIBE, DENY)
 
 
 def way_in(

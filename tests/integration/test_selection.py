@@ -7,20 +7,23 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.cli import main
-from relay_pipelines.errors import PermissionDeniedError, RelayError
+from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
+from relay_pipelines.ledger import checkpoint
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.metrics.exporter import samples
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.page.look import Looker
+from relay_pipelines.prepare import topics
+from relay_pipelines.recovery.reset import ResetTo, plan_resets
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import read_clusters
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.integration.guarded import Permitted
-from tests.support.commands import configured, mirror
-from tests.support.independent import create, delete, write
-from tests.support.planned_copy import copy_planned
+from tests.support.commands import at, configured, mirror
+from tests.support.independent import create, delete, delete_before, write
+from tests.support.planned_copy import at_destination, copy_planned, prepared
 
 pytestmark = pytest.mark.usefixtures("local_session")
 
@@ -212,3 +215,92 @@ def test_a_topic_that_may_not_be_read_holds_back_no_other(
     assert (type(held), held.topic_partition) == (PermissionDeniedError, TopicPartition(refused, 0))
     arrived = [len(records_of(destination, TopicPartition(topic, 0))) for topic in (refused, other)]
     assert arrived == [5, 12]
+
+
+def test_an_upstream_that_hides_a_topic_may_have_its_records(
+    guarded: LocalCluster, sides: Clusters, topic: str
+) -> None:
+    """What the other upstream lost is not given up, and no new copy begins after it."""
+    permitted, (source, destination) = Permitted(guarded, topic), sides
+    fresh, name = f"{topic}-fresh", f"m-{topic[-15:-7]}"
+    for each in (permitted.create(topic), permitted.create(fresh)):
+        permitted.write(each, 10)
+        create(destination, f"copy.{each}", 1, KEPT)
+    ensure_homes(destination)
+    permitted.allow()
+    settings = mirror(
+        source,
+        destination,
+        *(topic, fresh),
+        topics={"rename": "copy.{topic}"},
+        on_data_loss="continue",
+        give_up_after="1s",
+    )
+    hiding = {"name": "two", **at(permitted.as_user())}
+    settings["source"]["upstreams"].append(hiding)
+    both = Mirror.model_validate(settings)
+
+    copy_planned(prepared(name, both, topic))
+    for cluster in (source, guarded.cluster()):
+        write(cluster, TopicPartition(topic, 0), numbered(10, first=10))
+    create(source, fresh, 1, KEPT)
+    write(source, TopicPartition(fresh, 0), numbered(10))
+    for each, offset in ((topic, 15), (fresh, 5)):
+        delete_before(source, TopicPartition(each, 0), offset)
+    permitted.hide(topic, fresh)
+
+    taken = prepared(name, both)
+    assert (taken.upstream.name, taken.accepted, taken.news) == ("one", (), [])
+    held = {error.topic_partition: error for error in run_plan.plan(taken).held}
+    assert held.keys() == {TopicPartition(topic, 0), TopicPartition(fresh, 0)}
+    for error in held.values():
+        assert (type(error), error.exit_code) == (SourceError, 1)
+        assert "two does not answer: the user lacks Describe on the topic there" in str(error)
+    permitted.show(topic, fresh)
+    copy_planned(prepared(name, both))
+    for each, count in ((topic, 20), (fresh, 10)):
+        copies = records_of(destination, TopicPartition(f"copy.{each}", 0))
+        assert copies == records_of(guarded.cluster(), TopicPartition(each, 0))
+        assert len(copies) == count
+
+
+def test_copies_that_are_hidden_are_not_gone(
+    guarded: LocalCluster, source_cluster: LocalCluster, topic: str
+) -> None:
+    """Nothing is accepted or reset, as if their topic had been deleted; others are copied."""
+    source, permitted = source_cluster.cluster(), Permitted(guarded, topic, "owner")
+    ensure_homes(guarded.cluster())
+    name, other = f"m-{topic[-15:-7]}", f"{topic}-other"
+    create(source, other, 1, KEPT)
+    write(source, TopicPartition(other, 0), numbered(10))
+    for each in (topic, other):
+        permitted.create(each)
+    mine = Mirror.model_validate(
+        mirror(
+            *(source, permitted.as_user(), topic, other),
+            on_data_loss="continue",
+            give_up_after="1s",
+        )
+    )
+    copy_planned(prepared(name, mine))
+    for each in (topic, other):
+        write(source, TopicPartition(each, 0), numbered(5, first=10))
+    permitted.hide(topic)
+
+    taken = prepared(name, mine)
+    assert taken.accepted == ()
+    (error,) = run_plan.plan(taken).held
+    assert str(error).endswith(f"; grant the user Describe on topic {topic}")
+    assert not [each for each in plan_resets(taken, ResetTo.EARLIEST) if not each.stays]
+    assert at_destination(taken, topics.create) == {}
+    copy_planned(taken)
+    permitted.hide(checkpoint.TOPIC)
+    try:
+        with pytest.raises(PermissionDeniedError, match=f"Describe on topic {checkpoint.TOPIC}$"):
+            prepared(name, mine)
+    finally:
+        permitted.show(topic, checkpoint.TOPIC)
+    copy_planned(prepared(name, mine))
+    for each in (topic, other):
+        at_source = records_of(source, TopicPartition(each, 0))
+        assert records_of(guarded.cluster(), TopicPartition(each, 0)) == at_source

@@ -191,7 +191,8 @@ class FakeCluster:
             found = {"partition_index": self.partition, "leader_id": leader, "leader_epoch": 0}
             return [found | {"replica_nodes": [number], "isr_nodes": [number]}]
 
-        names = list(self.logs) if asked.topics is None else [one.name for one in asked.topics]
+        listed = [name for name in self.logs if name not in self.hidden]
+        names = listed if asked.topics is None else [one.name for one in asked.topics]
         unknown = self.deleted | set(names) - (self.logs.keys() if knows else set())
         errors = dict.fromkeys(self.hidden, _HIDDEN) | dict.fromkeys(unknown, _UNKNOWN_TOPIC)
         topics = []
