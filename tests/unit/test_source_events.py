@@ -112,7 +112,7 @@ def test_the_lag_targets_of_many_topics_come_with_several_ticks(ticks):
         found = replace(snapshot(**dict.fromkeys(names, 1)), facts=Facts(unknown=gone))
         context: Any = SimpleNamespace(instance=ticks.instance)
         kafka: Any = SimpleNamespace(clock=SystemClock())
-        lag: Any = SimpleNamespace(late=())
+        lag: Any = SimpleNamespace(look=SimpleNamespace(late=()))
         of_lane = Share(lane(*names))
         one = LaneTick(context, of_lane, kafka, found, (), frozenset(names), cursor)
         said, cursor = one._late_topics(cursor, lag)
