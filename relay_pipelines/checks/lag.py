@@ -1,6 +1,6 @@
 """How far a lane is behind its source: for how long the oldest record waits for its copy."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dagster as dg
@@ -27,11 +27,6 @@ class Lag(NamedTuple):
 
     look: Look
     page: Page
-
-    @property
-    def late(self) -> Collection[TopicPartition]:
-        """The topic-partitions of which a record waits for longer than the lag target."""
-        return self.look.late
 
     @property
     def held(self) -> Mapping[TopicPartition, RelayError]:
@@ -76,7 +71,7 @@ def measure(snapshot: ClusterSnapshot, hidden: Sequence[OpenTransaction]) -> Lag
 def passes(lane: Lane, lag: Lag) -> bool:
     """Whether the lane meets its target and no guard holds anything back."""
     is_open_too_long = (lag.page.opened.seconds or 0.0) * 1000 > lane.window.lag_target
-    return not (lag.late or is_open_too_long or lag.held or lag.hidden(lane))
+    return not (lag.look.late or is_open_too_long or lag.held or lag.hidden(lane))
 
 
 def result(lane: Lane, lag: Lag) -> CheckResult:
@@ -133,7 +128,7 @@ def _metadata(lane: Lane, lag: Lag) -> dict[str, Any]:
         **_status(lag.page),
         "lag (records)": lag.page.lag.records,
         **age,
-        "late (topic-partitions)": len(lag.late),
+        "late (topic-partitions)": len(lag.look.late),
         "open transaction (records)": opened.records,
         "open transaction (seconds)": round(opened.seconds or 0.0, 1),
         "hidden from readers (seconds)": round(lag.hidden_seconds, 1),

@@ -182,7 +182,7 @@ class LaneTick:
             it. All topics at first; a new one when it comes.
         """
         now_ms = self.kafka.clock.now_ms()
-        misses = lag_target.missed(self._lane, self.snapshot, measured.late, now_ms)
+        misses = lag_target.missed(self._lane, self.snapshot, measured.look.late, now_ms)
         topics_shown = self._topics_with_asset()
         reasons = {topic: misses[topic].reason for topic in topics_shown if topic in misses}
         new = self._not_reported(cursor, topics_shown)
