@@ -62,16 +62,19 @@ def parse_rename(label: str, text: str) -> tuple[str, str]:
     Raises:
         ConfigError: it is no rule.
     """
+    match, _, to = text.partition("=")
+    _require_rule(f"{label}: {text!r}", match, to)
+    return match, to
+
+
+def _require_rule(what: str, match: str, to: str) -> None:
     # pydantic is slow to import
     from relay_pipelines.settings.topics import rule_problems
 
-    match, equals, to = text.partition("=")
-    if not equals or any(rule_problems({"match": match, "to": to})):
+    if any(rule_problems({"match": match, "to": to})):
         raise ConfigError(
-            f"{label}: {text!r} is no rule for names",
-            remedy=r"write PATTERN=NAME, such as '(.*)=eu.\1'",
+            f"{what} is no rule for names", remedy=r"write PATTERN=NAME, such as '(.*)=eu.\1'"
         )
-    return match, to
 
 
 def parse_size(label: str, text: str) -> int:
@@ -173,6 +176,14 @@ class CompareRequest:
             starts = [place.offset for place in by_offset if place.offset is not None]
             if len(starts) > 1 and starts[0] >= starts[1]:
                 raise ConfigError("the range ends before it begins")
+        if self.align not in [*Align]:
+            raise ConfigError(
+                f"align: {self.align!r} is no way to compare",
+                remedy=f"name one of {', '.join(Align)}",
+            )
+        object.__setattr__(self, "align", Align(self.align))  # of the Python API, it may be a text
+        for match, to in self.rename:
+            _require_rule(f"rename: {f'{match}={to}'!r}", match, to)
         for pattern in (*self.topics, self.groups):
             try:
                 re.compile(pattern)

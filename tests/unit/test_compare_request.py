@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from relay_pipelines.compare.request import parse_rename
+from relay_pipelines.compare.request import Align, CompareRequest, parse_rename
 from relay_pipelines.errors import ConfigError
 
 
@@ -16,6 +16,16 @@ def test_rules_for_names_that_are_none(text: str) -> None:
     """A rule that could not name a topic is an error, not a traceback at the first one."""
     with pytest.raises(ConfigError, match=f"^--rename: {re.escape(repr(text))} is no rule"):
         parse_rename("--rename", text)
+    match, _, to = text.partition("=")
+    with pytest.raises(ConfigError, match="is no rule for names; write PATTERN=NAME"):
+        CompareRequest("a:1", "b:1", ("t",), rename=((match, to),))
+
+
+def test_a_text_that_names_a_way_to_compare() -> None:
+    """In Python, it means what it says, or is refused."""
+    assert CompareRequest(align="key").align is Align.KEY  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="'keys' is no way to compare; name one of auto, order"):
+        CompareRequest(align="keys")  # type: ignore[arg-type]
 
 
 def test_a_rule_for_names() -> None:
