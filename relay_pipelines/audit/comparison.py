@@ -17,7 +17,7 @@ from relay_pipelines.copy.columns import is_log_append_time, records_in
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import DELETE_HORIZON_BIT, HEADER_BYTES, BatchHeader, BatchRun
 from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.protocol.records import codec_of
+from relay_pipelines.protocol.records import codec_of, name_to_text
 from relay_pipelines.protocol.undecoded import Ints
 
 _AT_ONCE = 1 << 20
@@ -149,7 +149,6 @@ class Side:
             if self.span is None:
                 return False
             self._forget()
-            self.is_append_time = False
             self._decode()
         return True
 
@@ -184,14 +183,26 @@ class Side:
     def _forget(self) -> None:
         self.records, self.contents, self._decoded, self.at = [], [], [], 0
 
-    def look(self, records: int, size_bytes: int) -> bool:
-        """Decode ahead until so many records, or bytes of values, are left; False at the end."""
+    @property
+    def is_cut(self) -> bool:
+        """Whether what follows the decoded records has timestamps of the other kind."""
+        span = self._fetched[-1] if self._fetched and self.left else None
+        return span is not None and is_log_append_time(span) != self.is_append_time
+
+    def look(self, records: int, size_bytes: int, *, cuts: bool = False) -> bool:
+        """Decode ahead until so many records, or bytes of values, are left; False at the end.
+
+        Args:
+            cuts: whether to stop where timestamps of the other kind begin.
+        """
         del self.records[: self.at], self.contents[: self.at]
         self.at = 0
         first = self.records[0].offset if self.records else None
         self._decoded = [span for span in self._decoded if first is not None and span.end > first]
         ahead = sum(len(content[2] or b"") for content in self.contents)
         while self.left < records and ahead < size_bytes and self._next() is not None:
+            if cuts and self.is_cut:
+                break
             before = self.left
             self._decode()
             ahead += sum(len(content[2] or b"") for content in self.contents[before:])
@@ -202,7 +213,7 @@ class Side:
         span = self._fetched.pop()
         (records,) = records_in(span)
         self._decoded.append(_kept(span))
-        self.is_append_time |= is_log_append_time(span)
+        self.is_append_time = is_log_append_time(span)
         self.records += records
         self.contents += [
             (record.timestamp, record.key, record.value, tuple(record.headers))
@@ -592,6 +603,5 @@ def _headers(one: Sequence[Any], other: Sequence[Any]) -> tuple[str, str]:
         values = excerpts(*(header[1] if header else None for header in pair))
         for text, header, value in zip(texts, pair, values, strict=True):
             if header:
-                name = header[0].encode("utf-8", "backslashreplace").decode()
-                text.append(f"{name}={value}")
+                text.append(f"{name_to_text(header[0])}={value}")
     return ", ".join(texts[0]), ", ".join(texts[1])

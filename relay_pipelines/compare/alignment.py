@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from relay_pipelines.protocol.records import name_to_text
+
 Pairs = list[tuple[int, int]]
 """Indices of the same record on both sides, ascending on both."""
 
@@ -162,7 +164,7 @@ def changed_fields(
         if had and had[0] == header:
             had.pop(0)
         else:
-            added.append(header[0])
+            added.append(name_to_text(header[0]))
     return names, "" if had else ", ".join(sorted(set(added)))
 
 

@@ -7,11 +7,12 @@ Spark's shuffle, gives them back group by group; no more than one group is in me
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import compress, groupby
+from operator import not_
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -144,6 +145,18 @@ def _newest(source: Sequence[Any], destination: Sequence[Any]) -> Pairs:
     return [(last[0] - one, last[1] - other) for one, other in reversed(pairs)]
 
 
+def _retime(found: Alignment, source: Sequence[Row], destination: Sequence[Row]) -> None:
+    """Name records as changed that the destination has with other times, which it has not set."""
+    for pairs in (found.same, found.moved):
+        is_timed = [
+            not destination[other].is_append_time
+            and source[one].timestamp != destination[other].timestamp
+            for one, other in pairs
+        ]
+        found.changed += [*compress(pairs, is_timed)]
+        pairs[:] = [*compress(pairs, map(not_, is_timed))]
+
+
 @dataclass(slots=True)
 class KeysFound:
     """What was found in some of the groups of a topic.
@@ -152,15 +165,18 @@ class KeysFound:
         found: all but what is missing at the destination, as far as its offsets are kept.
         last: the last offset of each source partition that is the same in each partition of the
             destination: each of these may be behind.
-        missing: partition and offset of source records that are not at the destination, and the
-            partition there that has their key; -1 if none has.
+        missing: partition and offset of source records that are not at the destination, the
+            partition there that has their key, -1 if none has, and how many come from there on,
+            which is more than one where too many are missing.
+        ended: partition and offset of those that the destination may have had, up to a tombstone.
         without_key: those of records of each side without any of their key on the other one, which
             a cleaner may have removed for one that came after the comparison began.
     """
 
     found: Found
     last: dict[int, dict[int, int]] = field(default_factory=dict)
-    missing: list[tuple[int, int, int]] = field(default_factory=list)
+    missing: list[tuple[int, int, int, int]] = field(default_factory=list)
+    ended: list[tuple[int, int]] = field(default_factory=list)
     without_key: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(
         default_factory=lambda: ([], [])
     )
@@ -172,6 +188,7 @@ class ByKey:
     def __init__(self, pair: Pair) -> None:
         self.result = KeysFound(Found(pair))
         self._found = self.result.found
+        self._crowd: dict[tuple[int, int], tuple[int, int]] = {}  # of `missing`: offset and count
         self._pair = pair
         self._trimmed = [
             any(log.is_trimmed for log in logs) for logs in (pair.sources, pair.destinations)
@@ -182,6 +199,10 @@ class ByKey:
         """Compare all groups of rows, which come sorted."""
         for _, group in groupby(sorted_rows, key=lambda row: row[:GROUP_BYTES]):
             self._compare(group)
+        self.result.missing += [
+            (partition, first, there, count)
+            for (partition, there), (first, count) in self._crowd.items()
+        ]
         return self.result
 
     def _compare(self, group: Iterable[bytes]) -> None:
@@ -217,6 +238,8 @@ class ByKey:
             else []
         )
         found = align(source, destination, fields, pairs, compacted=any(self._pair.compacts))
+        if not timed:
+            _retime(found, source, destination)
         if not is_ordered:
             found.same, found.moved = found.moved, []
         self._take(found, source, destination, fields)
@@ -237,7 +260,8 @@ class ByKey:
             total.note(OUT_OF_ORDER, self._place(source[one]), self._place(destination[other]))
         for one, other in found.changed:
             self._matched(source[one], destination[other])
-            names, added = changed_fields(source[one], destination[other], fields)
+            own = _TIMELESS if destination[other].is_append_time else _ALL
+            names, added = changed_fields(source[one], destination[other], own)
             total.note(CHANGED, self._place(source[one]), self._place(destination[other]))
             total.changed[names] += 1
             if added:
@@ -260,17 +284,22 @@ class ByKey:
         there = destination[-1].partition if destination else -1
         for index in missing:
             is_before = first is None or index < first
-            if self._pair.compacts[1] and (ends or (first is not None and index < first)):
+            place = source[index].partition, source[index].offset
+            if self._pair.compacts[1] and ends and len(self.result.ended) < _MOST_MISSING:
+                self.result.ended.append(place)
+            elif self._pair.compacts[1] and (ends or (first is not None and index < first)):
                 self._found.superseded += 1
             elif self._trimmed[1] and is_before:
                 self._found.not_compared[TRIMMED_AT_DESTINATION] += 1
             elif not destination and self._may_be_cleaned(source[index]):
                 continue
             elif len(self.result.missing) < _MOST_MISSING:
-                self.result.missing.append((source[index].partition, source[index].offset, there))
+                self.result.missing.append((*place, there, 1))
             else:
+                partition, offset = place
+                before, count = self._crowd.get((partition, there), (offset, 0))
+                self._crowd[partition, there] = min(before, offset), count + 1
                 self._found.bounded = True
-                self._found.note(MISSING, self._place(source[index]), None)
 
     def _take_extra(
         self,
@@ -333,20 +362,37 @@ def merged(parts: Sequence[KeysFound], has_grown: tuple[bool, bool] = (False, Fa
     if here and has_grown[1]:
         found.not_compared[CLEANED_MEANWHILE] += len(here)
     else:
-        missing += [(*place, -1) for place in here]
-    is_behind = not found.numbers[EXTRA]
-    topic = found.pair.sources[0].topic_partition.topic
-    for partition, offset, to in sorted(missing):
-        reached = last.get(partition, {})
-        # a key that is nowhere may be on its way to the one that is behind the most
-        if is_behind and offset > reached.get(to, min(reached.values(), default=-1)):
-            found.not_compared[BEYOND_THE_END] += 1
-        else:
-            found.note(MISSING, (TopicPartition(topic, partition), offset), None)
+        missing += [(*place, -1, 1) for place in here]
+    ended = [place for part in parts for place in part.ended]
+    _name_missing(found, sorted(missing), ended, last)
     found.runs.sort()
     unknown = "records are compared by key, which maps no offsets"
     found.judged = [JudgedCommit(commit, unknown=unknown) for commit in found.pair.commits]
     return found
+
+
+def _name_missing(
+    found: Found,
+    missing: Sequence[tuple[int, int, int, int]],
+    ended: Sequence[tuple[int, int]],
+    last: Mapping[int, Mapping[int, int]],
+) -> None:
+    """Name what the destination does not have: arguments are as of `KeysFound`."""
+    is_behind = not found.numbers[EXTRA]
+    topic = found.pair.sources[0].topic_partition.topic
+    for partition, offset, to, count in missing:
+        reached = last.get(partition, {})
+        # a key that is nowhere may be on its way to the one that is behind the most
+        if is_behind and offset > reached.get(to, min(reached.values(), default=-1)):
+            found.not_compared[BEYOND_THE_END] += count
+        else:
+            found.note(MISSING, (TopicPartition(topic, partition), offset), None, count)
+    for partition, offset in ended:
+        # no cleaner removes the last record of a log
+        if is_behind and offset > max(last.get(partition, {}).values(), default=-1):
+            found.not_compared[BEYOND_THE_END] += 1
+        else:
+            found.superseded += 1
 
 
 def _add(found: Found, more: Found) -> None:

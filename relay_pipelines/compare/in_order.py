@@ -34,6 +34,7 @@ from relay_pipelines.compare.pairs import (
     DUPLICATED,
     ELSEWHERE,
     EXTRA,
+    FAR,
     MISSING,
     OUT_OF_ORDER,
     TRIMMED_AT_DESTINATION,
@@ -56,6 +57,7 @@ _MOST_WAITING = 1 << 19
 _MOST_CHANGED = 1 << 16
 _FAR_RECORDS = 1 << 17  # from where the time index leads
 _FAR_LOOKS = 16  # that find nothing
+_FAR_GROWTH = 8
 
 Content = Sequence[Any]
 
@@ -92,10 +94,17 @@ class _Changed(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Records of one side without the same on the other one yet: their offsets by digest."""
+    """Records of one side without the same on the other one yet: their offsets by digest.
+
+    Args:
+        crowded: how many more there are, for which there was no room.
+        bounds: the first and the last offset of those.
+    """
 
     offsets: dict[bytes, list[int]] = field(default_factory=dict)
     count: int = 0
+    crowded: int = 0
+    bounds: tuple[int, int] = (-1, -1)
 
     def take(self, content: bytes) -> int | None:
         """Take one of these records; None if there is none."""
@@ -107,6 +116,12 @@ class _Waiting:
         if not found:
             del self.offsets[content]
         return offset
+
+    def crowd(self, offset: int) -> None:
+        """Count a record for which there is no room: it finds no partner."""
+        first, last = self.bounds if self.crowded else (offset, offset)
+        self.bounds = min(first, offset), max(last, offset)
+        self.crowded += 1
 
     def discard(self, content: bytes, offset: int) -> bool:
         """Take this record; False if it was taken."""
@@ -136,16 +151,18 @@ class _Tail:
     records: int = 0
 
 
-Seen = Callable[[Log, Collection[bytes]], Mapping[bytes, int]]
-"""Returns the first offset of each digest in a log, a little before and after its range, too."""
+Bounds = tuple[int, int]
+Seen = Callable[[Log, Collection[bytes]], Mapping[bytes, Bounds]]
+"""Returns the first and the last offset of each digest in a log, and near its range, too."""
+Far = Callable[[Side, Side], tuple[int, int] | None]
+"""Returns the source and destination offsets at which both sides may be the same again."""
 
 
 class InOrder:
     """The comparison of a pair of logs.
 
     Args:
-        far: returns the source and destination offsets at which both may be the same again, if the
-            windows are not.
+        far: is asked where the windows have nothing in common.
     """
 
     def __init__(
@@ -153,7 +170,7 @@ class InOrder:
         pair: Pair,
         source: Side,
         destination: Side,
-        far: Callable[[Side, Side], tuple[int, int] | None],
+        far: Far,
     ) -> None:
         self.found = Found(pair)
         self._source, self._destination, self._far = source, destination, far
@@ -212,16 +229,24 @@ class InOrder:
             # what a cleaner has removed of a batch leaves the same holes on both sides
             self.found.map(one, other, records if records == last - one + 1 else 1)
             self._last_source, self._last_destination = last, last_there
-            while self._marks and self._marks[-1] <= last:
-                mark = self._marks.pop()
-                self._places[mark] = other + max(0, mark - one)
+            self._pass_marks((one, last), (other, last_there))
+
+    def _pass_marks(self, here: Bounds, there: Bounds) -> None:
+        """Note where the copies of records are that groups have not read, up to these records."""
+        while self._marks and self._marks[-1] <= here[1]:
+            mark = self._marks.pop()
+            # a cleaner may have left a batch longer than that which has the same records
+            self._places[mark] = min(there[0] + max(0, mark - here[0]), there[1] + 1)
 
     def _resynchronise(self) -> None:
         """Align what follows the first difference, up to where both sides are the same again."""
         source, destination = self._source, self._destination
         self.fields = range(first_field(destination), len(FIELDS))
         for size in _WINDOWS:
-            more = [side.look(size, _WINDOW_BYTES) for side in (source, destination)]
+            more = [
+                source.look(size, _WINDOW_BYTES),
+                destination.look(size, _WINDOW_BYTES, cuts=True),
+            ]
             ones, others = source.contents[:size], destination.contents[:size]
             self.fields = range(first_field(destination), len(FIELDS))
             pairs = anchors(ones, others, self.fields)
@@ -231,6 +256,8 @@ class InOrder:
             if (place := self._far(source, destination)) is not None:
                 self._skip_to(*place)
                 return
+            if destination.is_cut:  # what they are the same as may follow
+                ones = []
         if pairs and any(more):  # what follows the last pair is aligned with what comes
             last = pairs[-1]
             ones, others = ones[: last[0] + 1], others[: last[1] + 1]
@@ -274,6 +301,7 @@ class InOrder:
         """Let two records wait that are one, which was changed: its like may come later."""
         self._last_source = max(each.here, self._last_source)
         self._last_destination = max(each.there, self._last_destination)
+        self._pass_marks((each.here, each.here), (each.there, each.there))
         self.found.map(each.here, each.there, 1)
         self._changed.append(each)
         self._wait(MISSING, each.digests[0], each.here)
@@ -307,14 +335,14 @@ class InOrder:
             self._note_moved(*((offset, partner) if kind is MISSING else (partner, offset)))
         elif not own.add(content, offset):
             self.found.bounded = True
-            self._note_alone(kind, offset)
+            own.crowd(offset)
 
     def _note_moved(self, here: int, there: int) -> None:
         self.found.note(OUT_OF_ORDER, (self._at, here), (self._there, there))
         if self.found.pair.commits and len(self._moves) < _MOST_WAITING:
             self._moves.append((here, there))
 
-    def _note_alone(self, kind: str, offset: int) -> None:
+    def _note_alone(self, kind: str, offset: int, count: int = 1) -> None:
         """Note a difference of one side, and where the map expects the record on the other one."""
         is_missing = kind is MISSING
         side, other = (0, 1) if is_missing else (1, 0)
@@ -322,7 +350,7 @@ class InOrder:
         index = bisect_right(runs, offset, key=lambda run: run[side]) - 1
         expected = runs[index][other] + runs[index][2] if index >= 0 else 0
         here, there = (offset, expected) if is_missing else (expected, offset)
-        self.found.note(kind, (self._at, here), (self._there, there))
+        self.found.note(kind, (self._at, here), (self._there, there), count)
 
     def _is_trimmed(self, kind: str) -> bool:
         """Note a record before the first that is the same, if the other log may have had it."""
@@ -381,28 +409,59 @@ class InOrder:
             self._note_changed(self._changed.popleft())
         found, extra = self.found, self._extra.offsets
         originals = seen(self._from, extra) if extra else {}
-        start, end, last_extra = self._from.range.start, self._from.range.end, -1
+        last_extra = -1
         for content, offsets in extra.items():
             original = originals.get(content)
             if original is None:
                 last_extra = max(last_extra, *offsets)
             for offset in offsets:
                 if original is None:
-                    self._note_alone(EXTRA, offset)
-                elif start <= original < end or self._is_between(offset):
-                    found.note(DUPLICATED, (self._at, original), (self._there, offset))
-                else:
+                    self._judge_alone(EXTRA, (offset, offset))
+                elif self._is_outside(original, offset):
                     found.outside += 1
+                else:
+                    found.note(DUPLICATED, (self._at, original[0]), (self._there, offset))
+        if self._extra.crowded:
+            last_extra = max(last_extra, self._extra.bounds[1])
+            self._judge_alone(EXTRA, self._extra.bounds, self._extra.crowded)
         self._judge_missing(seen, is_behind=last_extra <= self._last_destination)
         return found
 
-    def _is_between(self, there: int) -> bool:
-        """Whether a destination offset is between those of records that both sides have.
+    def _is_outside(self, original: Bounds, there: int) -> bool:
+        """Whether a destination record is the copy of one outside of what was asked for.
 
         Without their times, nobody knows which records of one content these are.
+
+        Args:
+            original: where the source has it.
         """
-        runs, are_timed = self.found.runs, TIMESTAMP in self.fields
-        return are_timed and bool(runs) and runs[0][1] < there < self._last_destination
+        (first, last), runs, part = original, self.found.runs, self._from.range
+        if TIMESTAMP not in self.fields or not runs:
+            return first < part.start or last >= part.end
+        if there < runs[0][1]:
+            return first < part.start
+        # of records that are all alike, the first ones of each side are the same
+        is_more = first < part.start <= last or last >= part.end
+        return there > self._last_destination and is_more
+
+    def _judge_alone(self, kind: str, offsets: Bounds, crowded: int = 0) -> None:
+        """Note records of one side, unless the other one may have them far away.
+
+        Args:
+            offsets: the first and the last.
+            crowded: how many were not looked for; 0 for one that was.
+        """
+        side, other = (0, self._to) if kind is MISSING else (1, self._from)
+        last_same = (self._last_source, self._last_destination)[side]
+        runs, known = self.found.runs, other.range if crowded else other.around
+        is_before = not runs or offsets[1] < runs[0][side]
+        is_after = not runs or offsets[0] > last_same
+        is_unknown = (is_before and known.start > other.low) or (is_after and known.end < other.end)
+        # times lead near, unless the destination has set its own
+        if is_unknown and (crowded or TIMESTAMP not in self.fields):
+            self.found.not_compared[FAR] += max(1, crowded)
+        else:
+            self._note_alone(kind, offsets[0], max(1, crowded))
 
     def _judge_missing(self, seen: Seen, *, is_behind: bool) -> None:
         """Name what the destination does not have.
@@ -419,14 +478,15 @@ class InOrder:
                 elif is_behind and offset > self._last_source:
                     found.not_compared[BEYOND_THE_END] += 1
                 else:
-                    self._note_alone(MISSING, offset)
-        if not self._tail.records:
-            return
-        if is_behind:
+                    self._judge_alone(MISSING, (offset, offset))
+        if self._missing.crowded and is_behind and self._missing.bounds[0] > self._last_source:
+            found.not_compared[BEYOND_THE_END] += self._missing.crowded
+        elif self._missing.crowded:
+            self._judge_alone(MISSING, self._missing.bounds, self._missing.crowded)
+        if self._tail.records and is_behind:
             found.not_compared[BEYOND_THE_END] += self._tail.records
-        else:
-            self._note_alone(MISSING, self._tail.first)
-            found.numbers[MISSING] += self._tail.records - 1
+        elif self._tail.records:
+            self._note_alone(MISSING, self._tail.first, self._tail.records)
 
     def judge_commits(self, count: Callable[[int, int], int]) -> None:
         """Say what becomes of the groups.
@@ -443,6 +503,8 @@ class InOrder:
             return replace(judged, unknown="it has committed nothing at the destination")
         if not self._from.range.start <= commit.source <= self._from.range.end:
             return replace(judged, unknown="what it has read is outside of what was compared")
+        if not self._to.low <= commit.destination <= self._to.end:
+            return replace(judged, unknown="the destination's log does not have what it has read")
         expected = self._places.get(commit.source, self._last_destination + 1)
         if self._last_destination < 0 or len(self._moves) >= _MOST_WAITING:
             return replace(judged, unknown="too little is the same on both sides")
@@ -454,43 +516,63 @@ class InOrder:
         return replace(judged, expected=expected, rereads=rereads, skips=skips)
 
 
-def look_far(readers: Readers, pair: Pair) -> Callable[[Side, Side], tuple[int, int] | None]:
-    """Return what finds, by the time index, where one side goes on with what the other one has."""
+def look_far(readers: Readers, pair: Pair) -> Far:
+    """Return what finds where one side goes on with what the other one has."""
     left = _FAR_LOOKS
-
-    def search(side: Side, other: Side, reader: Reader, log: Log) -> int | None:
-        """Return where the log of `side`, later on, has a record of the window of `other`."""
-        wanted = {tuple(content[:HEADERS]) for content in other.contents}
-        times = [record.timestamp for record in other.records if record.timestamp >= 0]
-        if not times or side.is_append_time or other.is_append_time:
-            return None
-        tp, head = log.topic_partition, side.records[0].offset
-        ask = partial(reader.client.list_offsets, [tp], min(times), READ_COMMITTED)
-        start = max(head, reader.client.retry(ask)[tp])
-        offsets = OffsetRange(tp, start, min(log.range.end, start + _FAR_RECORDS))
-        with closing(reader.fetches(offsets)) as lists:
-            ahead = Side(lists)
-            while ahead.fill():
-                for record, content in zip(ahead.records, ahead.contents, strict=True):
-                    if tuple(content[:HEADERS]) in wanted:
-                        return int(record.offset) if record.offset > head else None
-                ahead.at = len(ahead.contents)
-        return None
 
     def far(source: Side, destination: Side) -> tuple[int, int] | None:
         nonlocal left
         if not left:
             return None
-        here = search(source, destination, readers[0], pair.sources[0])
-        if here is not None:
-            return here, destination.peek().offset
-        there = search(destination, source, readers[1], pair.destinations[0])
-        if there is None:
-            left -= 1
-            return None
-        return source.peek().offset, there
+        logs, records = (pair.sources[0], pair.destinations[0]), _FAR_RECORDS
+        fields = slice(first_field(destination), HEADERS)
+        # without times, nothing tells how much one log has that the other one no longer has
+        is_first = fields.start and left == _FAR_LOOKS
+        most = max(len(log.range) for log in logs) if is_first else records
+        while True:
+            here = _search(source, destination, readers[0], logs[0], fields, records)
+            if here is not None:
+                return here, destination.peek().offset
+            there = _search(destination, source, readers[1], logs[1], fields, records)
+            if there is not None:
+                return source.peek().offset, there
+            if records >= most:
+                left -= 1
+                return None
+            records *= _FAR_GROWTH
 
     return far
+
+
+def _search(
+    side: Side, other: Side, reader: Reader, log: Log, fields: slice, records: int
+) -> int | None:
+    """Return where the log of `side`, later on, has a record of the window of `other`.
+
+    The time index leads there, unless the destination has set its own times.
+
+    Args:
+        fields: of `Content` that are compared.
+        records: of how many offsets, at most, are looked at.
+    """
+    wanted = {content[fields] for content in other.contents}
+    tp, head = log.topic_partition, side.records[0].offset
+    start = head
+    if fields.start == TIMESTAMP:
+        times = [record.timestamp for record in other.records if record.timestamp >= 0]
+        if not times:
+            return None
+        ask = partial(reader.client.list_offsets, [tp], min(times), READ_COMMITTED)
+        start = max(head, reader.client.retry(ask)[tp])
+    offsets = OffsetRange(tp, start, min(log.range.end, start + records))
+    with closing(reader.fetches(offsets)) as lists:
+        ahead = Side(lists)
+        while ahead.fill():
+            for record, content in zip(ahead.records, ahead.contents, strict=True):
+                if content[fields] in wanted:
+                    return int(record.offset) if record.offset > head else None
+            ahead.at = len(ahead.contents)
+    return None
 
 
 def compare_in_order(readers: Readers, pair: Pair) -> Found:
@@ -508,15 +590,16 @@ def compare_in_order(readers: Readers, pair: Pair) -> Found:
         comparing.compare()
     fields = comparing.fields
 
-    def seen(log: Log, digests: Collection[bytes]) -> dict[bytes, int]:
+    def seen(log: Log, digests: Collection[bytes]) -> dict[bytes, Bounds]:
         reader = readers[0] if log is source else readers[1]
-        places: dict[bytes, int] = {}
+        places: dict[bytes, Bounds] = {}
         with closing(reader.fetches(log.around)) as lists:
             side = Side(lists)
             while side.fill():
                 for record, content in zip(side.records, side.contents, strict=True):
                     if (known := digest(content, fields)) in digests:
-                        places.setdefault(known, record.offset)
+                        first = places[known][0] if known in places else record.offset
+                        places[known] = first, record.offset
                 side.at = len(side.contents)
         return places
 

@@ -18,6 +18,7 @@ TRIMMED_AT_SOURCE = "the source's log begins after them"
 TRIMMED_AT_DESTINATION = "the destination's log begins after them"
 HIDDEN = "an open transaction hides them at the source"
 ELSEWHERE = "they are at the destination, but not between the times of what was asked for"
+FAR = "the other side may have them far from what was asked for"
 CLEANED_MEANWHILE = (
     "the other side has got more, for which a cleaner may have removed them meanwhile"
 )

@@ -28,6 +28,7 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.sides import Sides
 
 _RECORD_BYTES = 100  # where the brokers do not tell sizes
+_Span = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
         ConfigError: no topic is named, or both sides are the same.
         RelayError: a cluster does not answer, or refuses.
     """
+    span = _span(request, sides.clock.now_ms())
     with _source(sides) as source, sides.destination("compare") as destination:
         wanted = _wanted(sides, request, source)
         # tasks must reach the same clusters
@@ -85,7 +87,7 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
         )
         both = readers(source, destination, request.max_bytes_per_second)
         commits = commits_of(both, request, wanted)
-        finding = _Finding(compared, both, request, commits)
+        finding = _Finding(compared, both, request, commits, span)
         sources = Counter(wanted.values())
         for name, to in wanted.items():
             if name not in here:
@@ -182,12 +184,14 @@ class _Finding:
 
     Args:
         commits: by source topic-partition.
+        span: the times that are asked for, the same ones for both sides of all topics.
     """
 
     compared: Compared
     readers: Readers
     request: CompareRequest
     commits: Mapping[TopicPartition, Sequence[Commit]]
+    span: _Span
 
     def pair(self, here: _Topic, there: _Topic | None, to: Target) -> None:
         """Add the pairs of a topic, or say why there are none."""
@@ -260,13 +264,13 @@ class _Finding:
         destinations: Sequence[Log],
         align: Align,
     ) -> None:
-        span = self._span()
-        if align is Align.ORDER and span != (None, None):
+        if align is Align.ORDER and self.span != (None, None):
             ranges = self._range(sources[0], destinations[0])
         else:
             ranges = [*map(self._from, sources)], [*map(self._from_there, destinations)]
-        for log in sources:
-            if hidden := here.hidden.get(log.topic_partition):
+        for log in ranges[0]:
+            hidden = here.hidden.get(log.topic_partition)
+            if hidden and log.range.end == log.end:  # else it begins after what is asked for
                 self.compared.hidden[f"{log.topic_partition}: {HIDDEN}"] = hidden
         size_bytes = here.size_bytes(ranges[0]) + there.size_bytes(ranges[1])
         commits = [each for log in sources for each in self.commits.get(log.topic_partition, ())]
@@ -279,26 +283,15 @@ class _Finding:
                 size_bytes,
                 (here.compacts, there.compacts),
                 tuple(commits),
-                *(span if align is not Align.ORDER else (None, None)),
+                *(self.span if align is not Align.ORDER else (None, None)),
             )
         )
 
-    def _span(self) -> tuple[int | None, int | None]:
-        """Return the times that are asked for; an offset counts as 0."""
-        now_ms = self.readers[0].client.clock.now_ms()
-        places = self.request.start, self.request.until
-        start, until = (place and (place.moment_ms(now_ms) or 0) for place in places)
-        if all(map(_is_time, places)) and (start or 0) >= (until or 0):
-            raise ConfigError(
-                "the time span ends before it begins", remedy="give an end later than the start"
-            )
-        return start, until
-
     def _from(self, log: Log) -> Log:
-        return self._cut(self.readers[0].client, log, self._span()[0], None)
+        return self._cut(self.readers[0].client, log, self.span[0], None)
 
     def _from_there(self, log: Log) -> Log:
-        return self._cut(self.readers[1].client, log, self._span()[0], None)
+        return self._cut(self.readers[1].client, log, self.span[0], None)
 
     def _cut(self, client: ClusterClient, log: Log, start: int | None, until: int | None) -> Log:
         """Return the log with the range from the first record of one time to that of another."""
@@ -313,7 +306,7 @@ class _Finding:
     def _range(self, here: Log, there: Log) -> tuple[list[Log], list[Log]]:
         """Return the parts of two logs; offsets are those of the source."""
         source, destination = (reader.client for reader in self.readers)
-        tp, (start_ms, until_ms) = here.topic_partition, self._span()
+        tp, (start_ms, until_ms) = here.topic_partition, self.span
         start, until = self.request.start, self.request.until
         cut = self._cut(
             source,
@@ -329,6 +322,9 @@ class _Finding:
                 )
             first = min(max(start.offset, here.low), here.end)
             start_ms = self._time_at(tp, first, here.end)
+            if start_ms is None:  # no record is asked for
+                there = replace(there, range=replace(there.range, start=there.end))
+                return [replace(here, range=OffsetRange(tp, first, here.end))], [there]
         if until is not None and until.offset is not None:
             last = max(first, min(until.offset, here.end))
             until_ms = self._time_at(tp, last, here.end)
@@ -344,6 +340,22 @@ class _Finding:
 
     def _note(self, where: str, text: str) -> None:
         self.compared.unpaired.append(Finding(Kind.OTHER_RECORDS, where, Severity.DIFFERENCE, text))
+
+
+def _span(request: CompareRequest, now_ms: int) -> _Span:
+    """Return the times that are asked for; an offset counts as 0.
+
+    Raises:
+        ConfigError: the end is not after the start.
+    """
+    places = request.start, request.until
+    # before 1970, the protocol has other meanings for some numbers
+    start, until = (place and max(0, place.moment_ms(now_ms) or 0) for place in places)
+    if all(map(_is_time, places)) and (start or 0) >= (until or 0):
+        raise ConfigError(
+            "the time span ends before it begins", remedy="give an end later than the start"
+        )
+    return start, until
 
 
 def _partition(log: Log) -> int:

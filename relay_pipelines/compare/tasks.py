@@ -128,7 +128,8 @@ def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
     texts = spark_job.texts(session, frame, tag, f"{job.name}: compare {pair.topic}")
     with readers_of(job) as both:
         has_grown = have_grown(both, pair)
-    return merged([json_of(KeysFound).validate_json(text) for text in texts], has_grown)
+    found = [json_of(KeysFound).validate_json(text) for text in texts]
+    return merged(found or [KeysFound(Found(pair))], has_grown)  # without a row, no task runs
 
 
 def _read_rows(

@@ -430,6 +430,11 @@ def name_to_bytes(name: str) -> bytes:
     return name.encode(errors="surrogateescape")
 
 
+def name_to_text(name: str) -> str:
+    """Return a header name as people can read it, and as any file can hold it."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def has_utf8_names(record: Any) -> bool:
     """Whether all header names of a record are UTF-8."""
     try:

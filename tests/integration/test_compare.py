@@ -18,11 +18,12 @@ from confluent_kafka.admin import AdminClient, ResourceType
 import relay_pipelines as relay
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.verdict import State
-from relay_pipelines.compare import in_order, pairs, reading, tasks
+from relay_pipelines.compare import by_key, in_order, pairs, reading, tasks
 from relay_pipelines.compare.pairs import (
     BEYOND_THE_END,
     CLEANED_MEANWHILE,
     ELSEWHERE,
+    FAR,
     HIDDEN,
     TRIMMED_AT_DESTINATION,
     TRIMMED_AT_SOURCE,
@@ -33,6 +34,7 @@ from relay_pipelines.compare.result import Compared
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol import reader
+from relay_pipelines.protocol.clock import SystemClock
 from tests.copying import KEPT, Clusters, opened, write_transaction
 from tests.support import independent
 from tests.support.commands import relay_here
@@ -45,6 +47,7 @@ from tests.support.odd_records import CODECS, ODD
 from tests.support.sleeping_clock import SleepingClock
 
 RECORDS = numbered(40)
+CREATED = 1_700_000_000_000  # the time of the first one
 PLANTED = {
     "missing": ([*RECORDS[:20], *RECORDS[23:]], {"missing": 3}),
     "the first is missing": (RECORDS[1:], {"missing": 1}),
@@ -123,14 +126,19 @@ def test_headers_that_a_mirror_adds(sides: Clusters) -> None:
         (found,) = two.compare(align=align).found
         assert found.changed == {"timestamp, headers": 40}
         assert found.added == {"_t": 40}
+    for group, there in (("exact", 20), ("skips", 40)):
+        commit(sides[0], f"{two.topic}-{group}", TopicPartition(two.topic, 0), 20)
+        commit(sides[1], f"{two.topic}-{group}", TopicPartition(two.topic, 0), there)
+    (found,) = two.compare(groups=f"{two.topic}-.*").found
+    assert [each.verdict for each in found.judged] == ["exact", "skips 20"]
 
 
 def _cut(records: Sequence[Record]) -> list[Sequence[Record]]:
     return [records[at : at + 3] for at in range(0, len(records), 3)]
 
 
-def test_a_mirror_that_is_behind(sides: Clusters) -> None:
-    """It is neither the same nor different: nobody knows what will come."""
+def test_a_mirror_that_is_behind(sides: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither the same nor different, however much: nobody knows what will come."""
     two = Two(sides)
     two.write(0, RECORDS)
     two.write(1, RECORDS[:30])
@@ -138,6 +146,10 @@ def test_a_mirror_that_is_behind(sides: Clusters) -> None:
     assert (compared.exit_code, compared.verdict.state) == (1, State.AGREES)
     assert compared.found[0].not_compared == {BEYOND_THE_END: 10}
     assert str(compared.verdict).startswith("not verified: 10 (")
+    monkeypatch.setattr(in_order, "_MOST_WAITING", 4)
+    monkeypatch.setattr(by_key, "_MOST_MISSING", 4)
+    for asked in ({"start": Place(at_ms=CREATED + 20)}, {"align": Align.KEY}):
+        assert two.only(**asked) == ({}, {BEYOND_THE_END: 10})
 
 
 def test_markers_and_aborted_transactions_are_no_records(sides: Clusters) -> None:
@@ -159,9 +171,11 @@ def test_an_open_transaction_hides_what_is_not_passed(sides: Clusters) -> None:
     sender = opened(sides[0], TopicPartition(two.topic, 0), numbered(2, 100))
     try:
         compared = two.compare()
+        before = two.compare(until=Place(at_ms=CREATED + 30))
     finally:
         sender.abort_transaction(30)
     assert (compared.exit_code, compared.tally.not_verified) == (1, {HIDDEN: 2})
+    assert (before.exit_code, before.found[0].same) == (0, 30)  # it hides nothing of that
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -246,7 +260,8 @@ CLEANED: list[tuple[Sequence[Record], Sequence[Record], dict[str, int], int]] = 
     (RECORDS[20:], RECORDS[10:], {}, 10),
     (RECORDS, [*RECORDS[:10], *LAST], {"missing": 23}, 0),
     (RECORDS, [*LAST[:3], LAST[3]._replace(value=b"w"), *LAST[4:]], {"changed": 1}, 33),
-    ([*LAST, Record(b"gone", b"1"), Record(b"gone", None)], LAST, {}, 2),
+    ([Record(b"gone", b"1"), Record(b"gone", None), *LAST], LAST, {}, 2),
+    ([*LAST, Record(b"gone", b"1"), Record(b"gone", None)], LAST, {}, 0),
     ([*LAST, Record(b"gone", b"1"), LAST[0]], LAST, {"missing": 1}, 1),
 ]
 
@@ -356,6 +371,10 @@ def test_groups_of_another_tool(sides: Clusters) -> None:
     commit(sides[0], f"{two.topic}-away", at, 20)
     commit(sides[0], f"{two.topic}-half", at, 20)
     commit(sides[1], f"{two.topic}-half", at, 20)  # the marker of the first transaction
+    for group, there in (("before", 1), ("after", 99)):
+        commit(sides[0], f"{two.topic}-{group}", at, 30)
+        commit(sides[1], f"{two.topic}-{group}", at, there)
+    delete_before(sides[1], at, 3)
     (found,) = two.compare(groups=f"{two.topic}-.*").found
     said = {each.commit.group.rpartition("-")[2]: each.verdict for each in found.judged}
     assert said == {
@@ -366,29 +385,57 @@ def test_groups_of_another_tool(sides: Clusters) -> None:
         "end": "exact",
         "half": "exact",
         "away": "not judged: it has committed nothing at the destination",
+        "before": "not judged: the destination's log does not have what it has read",
+        "after": "not judged: the destination's log does not have what it has read",
     }
 
 
-def test_a_part_of_a_topic(sides: Clusters) -> None:
+def test_a_part_of_a_topic(sides: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets are those of the source; what both sides have outside of it does not count."""
     two = Two(sides)
     two.write(0, RECORDS)
     earlier = [each._replace(timestamp=(1, 5)) for each in numbered(5, 90)]
     two.write(1, earlier, RECORDS)  # other offsets than at the source
     assert two.only(partition=0, start=Place(offset=10), until=Place(offset=30)) == ({}, {})
-    first = 1_700_000_000_000
-    assert two.only(start=Place(at_ms=first + 10), until=Place(at_ms=first + 30)) == ({}, {})
+    span = {"start": Place(at_ms=CREATED + 10), "until": Place(at_ms=CREATED + 30)}
+    assert two.only(**span) == ({}, {})
     (found,) = two.compare(partition=0, start=Place(offset=10), until=Place(offset=30)).found
     assert found.same == 20
     again = Two(sides)  # within the part, once more what is before it
     again.write(0, RECORDS)
     again.write(1, [*RECORDS[:30], *RECORDS[3:8], *RECORDS[30:]])
     assert again.only(partition=0, start=Place(offset=20)) == ({"duplicated": 5}, {})
+    again.write(1, RECORDS[:2])  # and at the end
+    assert again.only(partition=0, start=Place(offset=20)) == ({"duplicated": 7}, {})
     odd = Two(sides)  # its times do not ascend, so that they lead elsewhere
     odd.write(0, RECORDS)
     odd.write(1, numbered(5, 90), RECORDS)
     compared = odd.compare(partition=0, start=Place(offset=10), until=Place(offset=30))
     assert (compared.found[0].not_compared, compared.exit_code) == ({ELSEWHERE: 20}, 1)
+    monkeypatch.setattr(pairs, "_NEAR_OFFSETS", 5)
+    assert two.only(partition=0, start=Place(offset=40)) == ({}, {})  # nothing
+
+
+class Hurrying(SystemClock):
+    """A clock that others see advance."""
+
+    def __init__(self, ms: int) -> None:
+        self._ms = ms
+
+    def now_ms(self) -> int:
+        self._ms += 3
+        return self._ms
+
+
+def test_an_hour_ago_is_one_time(sides: Clusters) -> None:
+    """It is the same for both sides, however long it takes to look it up."""
+    two, hour_ms = Two(sides), 3_600_000
+    for side in (0, 1):
+        two.write(side, RECORDS)
+    for align in (Align.ORDER, Align.KEY):
+        clock = Hurrying(CREATED + hour_ms)
+        compared = two.compare(align=align, start=Place(ago_ms=hour_ms), clock=clock)
+        assert (compared.exit_code, compared.found[0].numbers) == (0, {})
 
 
 def test_the_command_needs_no_relay_yaml(sides: Clusters, tmp_path: Path) -> None:
@@ -482,8 +529,10 @@ def test_in_spark(sides: Clusters, local_session: Any, monkeypatch: pytest.Monke
             patch.setattr(spark_job, "_WITHOUT_SPARK_BYTES", 0)
             patch.setattr(pairs, "SHUFFLED_BYTES", 1)
             there = each.compare(session=lambda: local_session)
+            none = each.compare(session=lambda: local_session, until=Place(at_ms=5))
         assert there.found == here.found
         assert there.exit_code == 4
+        assert none.verdict.state is State.NOTHING
 
 
 def test_what_is_not_there_is_not_passed(sides: Clusters) -> None:
@@ -630,6 +679,11 @@ def test_a_part_within_records_of_one_time(sides: Clusters) -> None:
     two.write(1, [each._replace(timestamp=(CREATE_TIME, 5)) for each in RECORDS[:3]], records)
     compared = two.compare(partition=0, start=Place(offset=10), until=Place(offset=30))
     assert (compared.found[0].same, compared.exit_code) == (20, 0), compared.findings
+    alike = Two(sides)
+    for side in (0, 1):
+        alike.write(side, records[:1] * 40)
+    for part in ({"start": Place(offset=10)}, {"until": Place(offset=10)}):
+        assert alike.only(partition=0, **part) == ({}, {})
 
 
 def test_a_cleaner_at_work_meanwhile(sides: Clusters) -> None:
@@ -675,3 +729,22 @@ def test_times_that_the_destination_sets(sides: Clusters) -> None:
     part = two.compare(align=Align.KEY, start=Place(at_ms=1_700_000_000_020))
     assert (part.exit_code, part.found[0].numbers) == (1, {})
     assert "the destination has set the times" in part.found[0].error
+
+
+def test_where_records_begin_whose_times_the_destination_sets(
+    sides: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found by what they hold, however much more the destination has before them."""
+    two, copies = Two(sides), Two(sides, config={"message.timestamp.type": "LogAppendTime"})
+    two.write(0, RECORDS)
+    copies.write(1, RECORDS[:20], RECORDS[20:])
+    monkeypatch.setattr(in_order, "_WINDOWS", (4, 8))
+    monkeypatch.setattr(in_order, "_FAR_RECORDS", 2)
+    rename = ((two.topic, copies.topic),)
+    start = Place(at_ms=CREATED + 30)
+    assert two.only(rename=rename, start=start) == ({}, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(pairs, "_NEAR_OFFSETS", 2)
+        assert two.only(rename=rename, start=start) == ({}, {FAR: 28})
+    delete_before(sides[0], TopicPartition(two.topic, 0), 30)
+    assert two.only(rename=rename) == ({}, {TRIMMED_AT_SOURCE: 30})

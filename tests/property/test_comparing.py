@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from relay_pipelines.audit import comparison, undecoded_sides
 from relay_pipelines.audit.comparison import Side
 from relay_pipelines.compare import by_key, in_order
+from relay_pipelines.compare.alignment import KEY, changed_fields
 from relay_pipelines.compare.by_key import ByKey, merged
 from relay_pipelines.compare.in_order import InOrder, digest
 from relay_pipelines.compare.pairs import Found, Log, Pair
 from relay_pipelines.compare.request import Align
 from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.batch import TIMESTAMP_TYPE_BIT
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import Record
 from tests.support.fetched_spans import batch, span
@@ -57,14 +59,21 @@ def edited(records: Sequence[Content], edits: Sequence[tuple[str, int, Content]]
     return made
 
 
-def log(records: Sequence[Content], size: int) -> tuple[Iterator[list[FetchedSpan]], int]:
-    """Batches of so many records, with an offset between them that holds none."""
+def log(
+    records: Sequence[Content], size: int, stamped: int = 1 << 9
+) -> tuple[Iterator[list[FetchedSpan]], int]:
+    """Batches of so many records, with an offset between them that holds none.
+
+    Args:
+        stamped: from this record on, a broker has set the times of batches.
+    """
     spans: list[FetchedSpan] = []
     end = 0
     for start in range(0, len(records), size):
         some = records[start : start + size]
         made = [Record(n, *each[:3], list(each[3])) for n, each in enumerate(some)]
-        spans.append(span(batch(made, end)))
+        attributes = TIMESTAMP_TYPE_BIT if start >= stamped else 0
+        spans.append(span(batch(made, end, attributes=attributes)))
         end += len(some) + 1
     return fetched(spans, 1 + size % 3), end
 
@@ -102,17 +111,29 @@ def assert_exact(found: Found, source: Sequence[Content], destination: Sequence[
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-@given(st.lists(FEW, max_size=40), EDITS, SIZES, st.sampled_from([2, 1 << 19]), st.integers(1, 9))
+@given(
+    st.lists(FEW, max_size=40),
+    EDITS,
+    SIZES,
+    st.sampled_from([2, 1 << 19]),
+    st.integers(1, 9),
+    st.sampled_from([9, 20, 1 << 9]),
+)
 def test_in_order(
     source: list[Content],
     edits: list[tuple[str, int, Content]],
     sizes: tuple[int, int],
     most: int,
     steady: int,
+    stamped: int,
 ) -> None:
     """However few digests may wait, what is the same passes, and nothing else does."""
     destination = edited(source, edits)
-    (here, end), (there, other_end) = map(log, (source, destination), sizes)
+    (here, end), (there, other_end) = (
+        log(source, sizes[0]),
+        log(destination, sizes[1], stamped),
+    )
+    stamped = -(-stamped // sizes[1]) * sizes[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_order, "_WINDOWS", (4, 8))
         patch.setattr(in_order, "_MOST_WAITING", most)
@@ -123,13 +144,15 @@ def test_in_order(
         comparing = InOrder(one, Side(here), Side(there), lambda *_: None)
         comparing.compare()
 
-        def seen(_: Log, digests: Collection[bytes]) -> dict[bytes, int]:
-            known = {digest(content, comparing.fields): 0 for content in source}
+        def seen(_: Log, digests: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
+            known = {digest(content, comparing.fields): (0, 0) for content in source}
             return {each: known[each] for each in digests if each in known}
 
         found = comparing.judge(seen)
-    assert (not found.numbers and not found.not_compared) == (source == destination)
-    if not found.bounded:
+    timeless = [each[KEY:] for each in source] == [each[KEY:] for each in destination]
+    is_same = timeless and source[:stamped] == destination[:stamped]
+    assert (not found.numbers and not found.not_compared) == is_same
+    if not found.bounded and len(destination) <= stamped:
         assert_exact(found, source, destination)
 
 
@@ -156,6 +179,27 @@ def test_by_key(source: list[Content], edits: list[tuple[str, int, Content]], al
     is_ordered = align is Align.SET or ordered[0] == ordered[1]
     same = Counter(source) == Counter(destination) and is_ordered
     assert (not found.numbers and not found.not_compared) == same
+
+
+def test_times_of_a_key_that_brokers_have_set_in_part() -> None:
+    """Those that they have not set count."""
+    source: list[Content] = [(n, b"k", b"%d" % n, ()) for n in range(3)]
+    copies = [source[0], (9, *source[1][1:]), (9, *source[2][1:])]
+    rows = [
+        by_key._group(content, by_key=True)
+        + by_key._PLACE.pack(side, 0, offset)
+        + by_key._packed(content, by_key._APPEND_TIME if side and offset == 2 else 0)
+        for side, records in enumerate((source, copies))
+        for offset, content in enumerate(records)
+    ]
+    found = merged([ByKey(pair(3, 3, Align.KEY)).compare(sorted(rows))])
+    assert (found.same, found.changed) == (2, {"timestamp": 1})
+
+
+def test_the_name_of_a_header_that_is_no_text() -> None:
+    """A file, or a screen, can hold what stands for it."""
+    (_, added) = changed_fields((1, None, None, ()), (1, None, None, (("\udcff", b""),)), range(4))
+    assert added.encode() == b"\\udcff"
 
 
 def cleaned(records: Sequence[Content], count: int) -> list[Content]:
