@@ -313,7 +313,7 @@ class _Reading:
             for tp, committed in self.state.checkpoints.items()
             if committed.copies is not None
             and tp.topic in self.topics
-            and (to := self._targets[tp.topic].of(tp)) == committed.bound_to
+            and (to := self.topics[tp.topic].target.of(tp)) == committed.bound_to
             and to.topic not in self.at_destination.topics
         }
         there = self.destination.metadata(sorted(set(bound.values()))).topics if bound else {}
