@@ -167,9 +167,6 @@ def test_every_step_of_the_image_runs(capsys: pytest.CaptureFixture[str]) -> Non
         image = Image(Path(name))
         image.build()
         assert list(Path(image.path("/opt/cache")).rglob("*.jsa"))
-        for folder in ("/opt/cache", "/var/lib/relay"):
-            # as the step with `useradd` does, which is not run
-            Path(image.path(folder)).chmod(0o775)
         nobody = ["setpriv", "--reuid=54321", "--regid=0", "--clear-groups"]
         environment = image.variables | {"HOME": "/", "LD_LIBRARY_PATH": nss_wrapper(Path(name))}
         for command in ("relay --help", "dagster --version", "pip check", "relay demo"):

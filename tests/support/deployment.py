@@ -31,6 +31,7 @@ DEPLOY = ROOT / "deploy"
 IMAGE = "relay-pipelines"
 NEEDS_A_CONTAINER = re.compile(r"\b(apt-get|useradd)\b")
 """Commands that change the system they run on, which are not run here."""
+_IS_ROOT = os.getuid() == 0
 _INSTALLS = re.compile(r"\bpip install\b")
 _OWN_PATH = re.compile(r"(?<![\w./:-])/(opt|build|etc/relay|var/lib/relay|tmp)\b")
 _VARIABLE = re.compile(r"\$\{(?P<name>\w+)(:-(?P<default>[^}]*))?\}")
@@ -78,6 +79,7 @@ class Image:
     environment: dict[str, str] = field(default_factory=dict)
     not_run: list[str] = field(default_factory=list)
     _folder: Path = Path("/")
+    _as_user: tuple[str, ...] = ()
 
     def build(self, dockerfile: Path = DEPLOY / "docker" / "Dockerfile") -> None:
         programs = self.root / "usr" / "bin"
@@ -104,6 +106,10 @@ class Image:
         self._folder = Path(self.path(step.text))
         self._folder.mkdir(parents=True, exist_ok=True)
 
+    def _user(self, step: Instruction) -> None:
+        user, _, group = step.text.partition(":")
+        self._as_user = ("setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups")
+
     def _env(self, step: Instruction) -> None:
         for word in step.words:
             name, _, value = word.partition("=")
@@ -129,13 +135,13 @@ class Image:
                 copied.chmod(int(step.options["chmod"], 8))
 
     def _run(self, step: Instruction) -> None:
-        if NEEDS_A_CONTAINER.search(step.text):
+        if NEEDS_A_CONTAINER.search(step.text) or ("--owner" in step.text and not _IS_ROOT):
             self.not_run.append(step.text)
             return
         if self.installed and (_INSTALLS.search(step.text) or "class_archive" in step.text):
             self._link()
             return
-        command = ["/bin/sh", "-euc", self.path(step.text)]
+        command = [*self._as_user, "/bin/sh", "-euc", self.path(step.text)]
         subprocess.run(command, cwd=self._folder, env=self.variables, check=True)
 
     def _link(self) -> None:
