@@ -244,8 +244,8 @@ class Side:
         return self._fetched[-1]
 
     def _is_own(self, span: FetchedSpan) -> bool:
-        run = span.run
-        return run is not None and self._producer_id in {None, run.first.producer_id}
+        run, own = span.run, self._producer_id
+        return run is not None and (own is None or own == run.first.producer_id)
 
 
 class Stretch(NamedTuple):

@@ -148,12 +148,15 @@ class UndecodedSides:
             wanted: if they have exactly so many records, both sides may go on with equal batches.
         """
         spans: list[FetchedSpan] = []
-        records = 0
+        records, is_append_time = 0, False
         source = self._sides[side]
         while (span := source.span) is not None and span.run is not None and span.run.is_single:
             header = span.run.first
-            if spans and (span.start > header.base_offset or not _are_alike(spans[-1], span)):
+            if spans and (
+                span.start > header.base_offset or header.is_log_append_time != is_append_time
+            ):
                 break
+            is_append_time = header.is_log_append_time
             spans.append(source.take_span())
             records += header.records
             most = min(self._most, _MOST_COMPRESSED) if codec_of(header) else self._most
@@ -170,9 +173,3 @@ class UndecodedSides:
                 left = [span for span in part.spans if span.end > first]
                 side.give_back([left[0]._replace(start=max(first, left[0].start)), *left[1:]])
                 self._parts[number] = None
-
-
-def _are_alike(one: FetchedSpan, other: FetchedSpan) -> bool:
-    """Whether both have timestamps of the same kind."""
-    runs = one.run, other.run
-    return len({run.first.is_log_append_time for run in runs if run is not None}) == 1
