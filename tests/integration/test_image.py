@@ -175,6 +175,7 @@ def test_every_step_of_the_image_runs(capsys: pytest.CaptureFixture[str]) -> Non
                 cwd=image.path("/var/lib/relay"),
                 env=environment,
                 stdin=subprocess.DEVNULL,
+                timeout=900,
             )
             assert done.returncode == 0, done.stdout + done.stderr
         assert "Nothing lost, nothing duplicated" in done.stdout
@@ -224,6 +225,7 @@ def test_the_demo_runs_without_a_jdk(tmp_path: Path) -> None:
         cwd=tmp_path,
         env=environment | {"PATH": str(programs), "TMPDIR": str(tmp_path)},
         stdin=subprocess.DEVNULL,
+        timeout=900,  # it also makes the archives of classes for another Java
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Nothing lost, nothing duplicated" in done.stdout
