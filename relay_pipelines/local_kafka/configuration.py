@@ -138,7 +138,7 @@ def _random_id() -> str:
 
 
 _IDS = "meta.properties"
-_formatted: dict[tuple[object, ...], dict[str, bytes]] = {}
+_formatted: dict[tuple[object, ...], dict[Path, bytes]] = {}
 """The other files of a formatted folder, by what they depend on."""
 
 
@@ -167,12 +167,13 @@ def format_folders(
             continue
         if alike not in _formatted:
             _format(java, home, cluster_id, scram)
-            _formatted[alike] = {
-                file.name: file.read_bytes() for file in data.iterdir() if file.name != _IDS
-            }
+            # since Kafka 4.4 one of them is in a folder
+            files = (file for file in data.rglob("*") if file.is_file() and file.name != _IDS)
+            _formatted[alike] = {file.relative_to(data): file.read_bytes() for file in files}
             continue
         data.mkdir(exist_ok=True)
         for name, content in _formatted[alike].items():
+            (data / name).parent.mkdir(exist_ok=True)
             (data / name).write_bytes(content)
         ids = {"cluster.id": cluster_id, "node.id": node_id, "directory.id": _random_id()}
         # last: a folder that has this file is formatted
