@@ -433,6 +433,11 @@ class Checkpoint:
             return log.topic_id in ids
         return bool(log.cluster_id) and log.cluster_id in self.cluster_ids.values()
 
+    @property
+    def knows_any_log(self) -> bool:
+        """Whether there is one that it knows: then an unknown one may be another."""
+        return any([*self.topic_ids.values(), *self.cluster_ids.values()])
+
     def is_recreated(self, log: UpstreamIdentity) -> bool:
         """Whether the topic was created again on an upstream since it was known there."""
         if self.knows(log):

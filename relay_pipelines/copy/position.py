@@ -339,8 +339,8 @@ def log_error(
 ) -> RelayError | None:
     """Return why an upstream's log is not the one copied; None if the last record proves it.
 
-    Where it is gone, or none was copied yet, a known log is accepted. Where none was copied yet, so
-    is one that was never known.
+    Where it is gone, or none was read yet, a known log is accepted. Before any log was known, so is
+    the first one.
     """
     return _error_of(log, checkpoint, difference(client, checkpoint))
 
@@ -353,7 +353,7 @@ def _error_of(
     if differing is not None or checkpoint.knows(log):
         return None
     if checkpoint.fingerprint is None:
-        return _not_the_log(checkpoint) if checkpoint.is_recreated(log) else None
+        return _not_the_log(checkpoint) if checkpoint.knows_any_log else None
     return _unproved(log, checkpoint)
 
 

@@ -98,7 +98,9 @@ def start_offsets(
 
 def _is_recreated(source: ClusterClient, record: StartRecord) -> bool:
     known, now = record.topic_ids, source.topic(record.topic).topic_id
-    return bool(known.get(source.cluster.name) and now) and now not in known.values()
+    # an upstream that was silent then has no id; one that has another name, or is new, is unknown
+    is_comparable = known.get(source.cluster.name, any(known.values()))
+    return bool(is_comparable and now) and now not in known.values()
 
 
 def _configured_offsets(

@@ -13,7 +13,7 @@ import pytest
 
 from relay_pipelines import model
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.errors import SourceError
+from relay_pipelines.errors import SourceError, TopicRecreatedError
 from relay_pipelines.ledger import checkpoint as checkpoints
 from relay_pipelines.ledger import reader
 from relay_pipelines.local_kafka import LocalCluster
@@ -468,3 +468,25 @@ def test_an_upstream_under_the_name_of_another_is_not_truncated(pair: Pair) -> N
     assert left.accepted == ()
     copy_planned(left)
     assert pair.arrived() == 15
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_another_cluster_under_another_name_is_no_continuation(pair: Pair, start: str) -> None:
+    """Before a record was read, only ids tell a renamed upstream from another log."""
+    write_transaction(pair.b, pair.at, numbered(5), commit=False)
+    write(pair.a.cluster(), pair.at, numbered(20))
+    create(pair.destination, pair.copies.topic, 1, KEPT)
+    section = {**pair.section(), "start": start}
+    other, before = section["source"]["upstreams"]
+
+    def taken(upstream: dict[str, Any], name: str) -> ClusterSnapshot:
+        section["source"]["upstreams"] = [{**upstream, "name": name}]
+        return prepared(pair.name, Mirror.model_validate(section))
+
+    copy_planned(taken(before, "b"))  # no record, only what was aborted
+    assert copy_planned(taken(before, "renamed")) == []
+    plan = run_plan.plan(taken(other, "other"))
+    if start == "latest":  # what was decided is of another log: this one is copied as a new one
+        assert [(each.source.start, each.source.end) for each in plan.ranges] == [(0, 20)]
+        return
+    assert ([type(each) for each in plan.held], plan.ranges) == ([TopicRecreatedError], [])
