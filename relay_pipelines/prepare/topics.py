@@ -387,7 +387,7 @@ def _create(
             raise
         created.update(made)
         # before Kafka 4, a topic that is being deleted is still there for the controller alone
-        _shown(client, {topic.name for topic in new}.difference(made))
+        _require_shown(client, {topic.name for topic in new}.difference(made))
 
     refused = client.retry_each(create_some, {topic.name: topic for topic in wanted})
     return created, refused
@@ -396,7 +396,7 @@ def _create(
 def _note_created(client: ClusterClient, topics: Collection[str]) -> None:
     """Commit which topics we have created, so that they may grow before anything was copied."""
     records = []
-    for name, topic in _shown(client, topics).items():
+    for name, topic in _require_shown(client, topics).items():
         if topic.topic_id:  # brokers before 2.8 have none
             key, now_ms = Key(client.mirror, StateKind.CREATED, name), client.clock.now_ms()
             created = CreatedRecord(client.mirror, name, topic.topic_id, now_ms)
@@ -405,12 +405,13 @@ def _note_created(client: ClusterClient, topics: Collection[str]) -> None:
         decide(client, start_id(client.mirror), lambda: records)
 
 
-def _shown(client: ClusterClient, topics: Collection[str]) -> Mapping[str, TopicMetadata]:
+def _require_shown(client: ClusterClient, topics: Collection[str]) -> Mapping[str, TopicMetadata]:
     """Return what a broker knows of topics; raise if it has not heard of one yet."""
     found = client.metadata(sorted(topics)).topics if topics else {}
     for name, topic in found.items():
         if topic.error_code:
-            raise client.failure(topic.error_code, f"Metadata of topic {name}")
+            doing, permission = f"Metadata of topic {name}", f"Describe on topic {name}"
+            raise client.failure(topic.error_code, doing, permission=permission)
     return found
 
 

@@ -195,6 +195,20 @@ def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
     assert len(errors(list(preflight.check(Sides(MIRROR, mirror))))) == 1
 
 
+def test_a_topic_that_exists_and_is_hidden_is_not_created(
+    guarded: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    """What to grant is said by name."""
+    independent.create(guarded.cluster(), f"{topic}-copy")
+    allow_run(guarded, "relay", topic)
+    grant(guarded.cluster(), [acl(f"{topic}-copy", "relay", DESCRIBE, DENY)])
+    way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
+    snapshot = read_clusters.take_snapshot(Sides(MIRROR, configured(tmp_path, topic, way, way)))
+    with snapshot.destination_client() as client:
+        (error,) = topics.create(client, snapshot).values()
+    assert str(error).endswith(f"; grant the user Describe on topic {topic}-copy")
+
+
 @pytest.mark.parametrize("shares_id", [True, False], ids=["shared", "own"])
 def test_a_right_that_is_taken_away_in_the_middle(
     guarded: LocalCluster, topic_name: str, *, shares_id: bool
