@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import TypeVar
@@ -16,7 +17,7 @@ from relay_pipelines.audit.verdict import UNEXPLAINED, Verdict, judge, total
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.errors import RelayError
 from relay_pipelines.finding import Finding, Kind, Severity, texts, warning
-from relay_pipelines.ledger import reader
+from relay_pipelines.ledger.state_table import read_any_state
 from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.output.formatting import held_back
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -25,7 +26,6 @@ from relay_pipelines.prepare.topic_configs import Difference
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan, plan_frozen
-from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -231,9 +231,8 @@ def count_window(
 
 def _next_offsets(snapshot: ClusterSnapshot) -> dict[TopicPartition, int]:
     """Look up the next offset to copy of each topic-partition, after the run."""
-    stored = reader.read_checkpoints(
-        Sides(snapshot.name, snapshot.sides.mirror, snapshot.sides.clock), settled=True
-    )
+    with snapshot.destination_client() as client:  # another cluster may have its address by now
+        stored = client.retry(partial(read_any_state, client, settled=True)).of(snapshot.name)
     # a topic-partition without a checkpoint is complete up to where the mirror starts
     starts = {
         position.topic_partition: position.begin

@@ -11,12 +11,17 @@ from kafka.protocol.admin import CreateTopicsRequest
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError, WrongClusterError
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import CopyOptions, Status, TopicPartition
+from relay_pipelines.model import CopyOptions, OffsetRange, Status, TopicPartition
+from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.snapshot import read_clusters
+from relay_pipelines.windows.window_run import count_window
 from tests.copying import KEPT, Clusters, Mirror, end_of, numbered
 from tests.support import commands
 from tests.support.independent import create, write
+from tests.support.planned_copy import copy_planned
 
 OPTIONS = CopyOptions()
 
@@ -146,6 +151,23 @@ def test_a_client_tells_the_next_one_which_cluster_it_has_read(
         pytest.raises(WrongClusterError, match=destination_cluster.cluster_id),
     ):
         client.metadata([])
+
+
+def test_another_cluster_says_nothing_of_a_window(
+    sides: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """Its checkpoints are not taken for those of the destination to which a run has copied."""
+    mirror = Mirror(*sides, topic_name)
+    mirror.write(numbered(3))
+    config = commands.configured(tmp_path, {mirror.name: commands.mirror(*sides, topic_name)})
+    kafka = KafkaResource(config_path=str(config))
+    snapshot = read_clusters.take_snapshot(kafka.sides(mirror.name))
+    copy_planned(snapshot)
+    left = replace(snapshot, at_destination=replace(snapshot.at_destination, cluster_id="left"))
+    frozen = FrozenWindow("window", (OffsetRange(mirror.at, 0, 3),))
+    (counted,) = count_window(kafka, left, frozen, [topic_name], None, run_id="run").topics
+    assert "is cluster left; " in counted.failure
+    assert "copied" not in counted.failure
 
 
 def test_two_upstreams_that_are_one_cluster(
