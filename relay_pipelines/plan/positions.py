@@ -8,7 +8,10 @@ from enum import StrEnum
 
 from relay_pipelines.model import OffsetRange, TopicPartition
 
-ASK_SILENT = "start that upstream, or remove it from source.upstreams to give up what only it has"
+ASK_SILENT = (
+    "start that upstream, grant what it refuses, or remove it from source.upstreams to give up what"
+    " only it has"
+)
 """What to do about an upstream that does not answer."""
 
 

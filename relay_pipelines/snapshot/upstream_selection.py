@@ -117,8 +117,8 @@ def _no_upstream(selection: UpstreamSelection) -> RelayError:
     remedy = "see `relay upstreams`"
     if any(state.incomplete_partitions for state in readable):
         remedy = (
-            "start the upstreams that do not answer, or remove them from source.upstreams to give"
-            f" up the records that only they have; {remedy}"
+            "start the upstreams that do not answer, grant what they refuse, or remove them from"
+            f" source.upstreams to give up the records that only they have; {remedy}"
         )
     return kind(what, remedy=remedy)
 

@@ -256,6 +256,7 @@ def test_an_upstream_that_hides_a_topic_may_have_its_records(
     for error in held.values():
         assert (type(error), error.exit_code) == (SourceError, 1)
         assert "two does not answer: the user lacks Describe on the topic there" in str(error)
+        assert "start that upstream, grant what it refuses, or remove it" in str(error)
     permitted.show(topic, fresh)
     copy_planned(prepared(name, both))
     for each, count in ((topic, 20), (fresh, 10)):

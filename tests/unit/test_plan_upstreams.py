@@ -177,7 +177,7 @@ def test_the_fields_in_which_two_records_differ() -> None:
 
 HAS_ALL, SILENT = answered("b", {A: 200}), down("c")
 WITH_IT_ALONE = "with only that upstream in source.upstreams"
-START_IT = "start that upstream"
+START_IT = "start that upstream, grant what it refuses, or remove it from source.upstreams"
 ELSEWHERE = [
     ("before the first copy, another upstream has older ones", None, [HAS_ALL], WITH_IT_ALONE),
     ("also while a third one is silent", None, [SILENT, HAS_ALL], WITH_IT_ALONE),
