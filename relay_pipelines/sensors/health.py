@@ -17,6 +17,7 @@ from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.upstreams import UpstreamState
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
+from relay_pipelines.sensors.tick_error import TickError, no_longer_in_file
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import upstream_selection
@@ -62,8 +63,13 @@ def build(
         context: dg.SensorEvaluationContext,
         # a direct call passes the resources by their keys, too: Dagster itself does not
         **_: object,
-    ) -> dg.SensorResult:
-        kafka = kafka_of(context, prefix).for_ticks()
+    ) -> dg.SensorResult | dg.SkipReason:
+        try:
+            kafka = kafka_of(context, prefix).for_ticks()
+        except RelayError as error:
+            raise TickError(f"{name}: {error}") from None
+        if name not in kafka.settings.mirrors:
+            return no_longer_in_file(name)
         settings, last = kafka.mirror(name), _Cursor.load(context.cursor)
         now = kafka.clock.now_ms() / 1000
         stored, unknown = _read_checkpoints(name, settings, kafka)

@@ -31,6 +31,7 @@ from relay_pipelines.sensors.source_events import (
     no_longer_there,
     report_unknown_lag,
 )
+from relay_pipelines.sensors.tick_error import TickError, no_longer_in_file
 from relay_pipelines.snapshot import hidden_copies
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, all_topics
 
@@ -124,18 +125,16 @@ class _Tick:
         try:
             self.kafka = self.kafka.for_ticks()
             if self._mirror not in self.kafka.settings.mirrors:
-                return dg.SkipReason(
-                    f"{self._mirror} is no longer in relay.yaml; reload the code location"
-                )
+                return no_longer_in_file(self._mirror)
             found = self._look()
         except RelayError as error:
             for lane in self._lanes():
                 self._fail(lane, cursor.of(lane), error)
-            raise dg.Failure(f"{self._mirror}: {error}") from None
+            raise TickError(f"{self._mirror}: {error}") from None
         for share, snapshot in found:
             self._plan(share, snapshot, cursor.of(share.lane))
         if self.failures and not self.plans:
-            raise dg.Failure(f"{self._mirror}: {'; '.join(self._failed())}")
+            raise TickError(f"{self._mirror}: {'; '.join(self._failed())}")
         return self._together(cursor)
 
     def _may_rest(self, cursor: MirrorCursor) -> bool:

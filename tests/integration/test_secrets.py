@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pytest
 import yaml
 from dagster import DagsterInstance
 
 from relay_pipelines.cli import main
 from relay_pipelines.local_kafka import Listener, LocalCluster
+from relay_pipelines.sensors.tick_error import TickError
 from tests.copying import KEPT, numbered
 from tests.integration.guarded import PASSWORD
 from tests.orchestration.in_process_environment import InProcessEnvironment, checks, failure, shared
@@ -238,7 +238,7 @@ def test_dagster_stores_no_secret(
     assert list(checks(done)) == [hunt.topic]
 
     monkeypatch.setenv("THE_PASSWORD", WRONG)
-    with pytest.raises(dg.Failure, match="refused user 'owner'") as caught:
+    with pytest.raises(TickError, match="refused user 'owner'") as caught:
         environment.tick()
     independent.write(hunt.guarded.cluster(), TopicPartition(hunt.topic, 0), numbered(5))
     refused = environment.materialize(hunt.topic, environment.windows()[0])

@@ -14,6 +14,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.resources import kafka_key
 from relay_pipelines.run import other_writers
 from relay_pipelines.schemas import registry
+from relay_pipelines.sensors.tick_error import TickError
 from relay_pipelines.snapshot import lag
 from tests.copying import opened
 from tests.orchestration.in_process_environment import (
@@ -170,7 +171,7 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
     for target, reported in (("1h", False), ("1ms", True)):
         environment.write(topics, window={"lag_target": target}, **away)
         for _ in range(2):
-            with pytest.raises(dg.Failure, match=AWAY):
+            with pytest.raises(TickError, match=AWAY):
                 environment.tick(cursor=known.cursor)
         assert len(red(naming.LAG, None)) == reported
         assert len(red(naming.LAG_TARGET, *topics)) == reported * len(topics)
@@ -206,7 +207,7 @@ def test_topics_that_are_gone_are_red_no_longer_after_an_outage(
     cursor = environment.tick(cursor=cursor).cursor
     away = environment.upstreams(a="127.0.0.1:1")
     environment.write([deleted, moved], window=window, source=away, give_up_after="100ms")
-    with pytest.raises(dg.Failure, match=AWAY):
+    with pytest.raises(TickError, match=AWAY):
         environment.tick(cursor=cursor)
 
     environment.write([deleted, moved], window=window)

@@ -20,6 +20,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, tables, window_log
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.run import other_writers
+from relay_pipelines.sensors.tick_error import TickError
 from relay_pipelines.windows import lane_run
 from relay_pipelines.windows.open_window import OpenWindowStore
 from tests.orchestration.in_process_environment import (
@@ -539,7 +540,7 @@ def test_a_lane_that_is_taken_out_ends_its_session(sessions: Sessions) -> None:
     environment.fill(topics[0], ["newer"])
     sessions.copied(topics[0], "newer")
     until(lambda: len(kept()) == 2, "the line about the newer version")
-    with pytest.raises(dg.Failure, match="version: the file has version 2"):
+    with pytest.raises(TickError, match="version: the file has version 2"):
         environment.tick()
     environment.replace_config(good)
     assert not environment.tick().run_requests, "the session still runs"

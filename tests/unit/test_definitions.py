@@ -14,10 +14,13 @@ import alembic.util
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.errors import SensorExecutionError, user_code_error_boundary
 
 from relay_pipelines.cli import main
 from relay_pipelines.definitions import build
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.resources import KafkaResource, kafka_key
+from relay_pipelines.sensors.tick_error import TickError
 from tests.support.tables import titled
 
 # RFC 5737: nothing has these addresses, so connecting to them would take until the timeout
@@ -215,6 +218,27 @@ def test_a_broken_configuration_is_one_line(sample, change, capsys):
     assert "\n" not in line
     assert main(["--config", str(sample), "check"]) == 2
     assert capsys.readouterr().err == f"error: {line}\n"
+
+
+@pytest.mark.parametrize("sensor", ["plan_logs", "health_logs"])
+def test_a_tick_says_what_is_wrong_with_relay_yaml(
+    sample: Path, sensor: str, instance: dg.DagsterInstance
+) -> None:
+    """Dagster shows our line, and none of its own above it; a mirror that is gone is no fault."""
+    loaded = build(sample).get_repository_def().get_sensor_def(sensor)
+
+    def tick() -> object:
+        kafka = {kafka_key(): KafkaResource(config_path=str(sample))}
+        with user_code_error_boundary(SensorExecutionError, lambda: "an error in a sensor"):
+            return loaded(dg.build_sensor_context(instance, resources=kafka))
+
+    sample.write_text(SAMPLE.replace('allow: ["logs', 'alow: ["logs'))
+    line = rf"^logs: {re.escape(str(sample))}:\d+: mirrors\..*'allow'"
+    with pytest.raises(TickError, match=line):
+        tick()
+    sample.write_text(SAMPLE.replace("  logs:", "  other:"))
+    gone = "logs is no longer in relay.yaml; reload the code location"
+    assert tick() == dg.SkipReason(gone)
 
 
 @pytest.mark.parametrize(

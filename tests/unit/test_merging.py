@@ -14,6 +14,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 import relay_pipelines as relay
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.sensors.tick_error import TickError
 
 SAMPLE = """
 mirrors:
@@ -154,7 +155,7 @@ def test_jobs_and_sensors_find_their_resources(config, prefix):
     context = dg.build_sensor_context(dg.DagsterInstance.ephemeral(), resources=kafka)
     health: Any = repository.get_sensor_def(f"health_{start}shop")(context)
     assert "127.0.0.1:1 cannot be reached" in str(health.skip_reason)
-    with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
+    with pytest.raises(TickError, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
         repository.get_sensor_def(f"plan_{start}shop")(context)
 
 
@@ -166,7 +167,7 @@ def test_a_cluster_that_never_answers_holds_a_tick_up_for_seconds(config):
         definitions = relay.definitions(config)
         planner = definitions.get_repository_def().get_sensor_def("plan_shop")
         kafka = {"relay_kafka": (definitions.resources or {})["relay_kafka"]}
-        with pytest.raises(dg.Failure, match="no answer within 3 s"):
+        with pytest.raises(TickError, match="no answer within 3 s"):
             planner(dg.build_sensor_context(dg.DagsterInstance.ephemeral(), resources=kafka))
 
 
