@@ -734,13 +734,14 @@ class ClusterClient:
         Raises:
             WrongClusterError: it is a broker of another cluster.
             UnsupportedError: it does not say of which cluster it is.
-            RetriableError: it has just started.
+            RetriableError: it has just started, or was too slow to say that it lives.
         """
         try:
             answer = _ask_metadata(connection, topics)
             if not answer.brokers:  # it would name no topic either
                 raise self.retriable(
-                    f"a broker of {self.cluster} knows no broker yet, because it has just started"
+                    f"a broker of {self.cluster} knows no broker yet: it has just started, or its"
+                    " controller takes it for dead, which its log says"
                 )
             self._require_id(answer.cluster_id, str(connection))
         except RelayError:
