@@ -115,7 +115,7 @@ def each_topic_configs(
         return configs, errors  # in the protocol, no keys means all keys
     for first in range(0, len(topics), _TOPICS_PER_REQUEST):
         body = config_requests.encode(topics[first : first + _TOPICS_PER_REQUEST], keys)
-        answer = client.exchange_any(config_requests.API_KEY, config_requests.VERSION, body)
+        answer = client.any_connection().exchange(*config_requests.DESCRIBE, body)
         for described in config_requests.decode(answer):
             topic = described.name
             permission = f"DescribeConfigs on topic {topic}"
@@ -138,7 +138,7 @@ def broker_configs(
     found: dict[int, Mapping[str, ConfigValue]] = {}
     for broker in client.metadata([]).brokers:
         body = config_requests.encode([str(broker)], keys, config_requests.BROKER)
-        answer = client.exchange(broker, config_requests.API_KEY, config_requests.VERSION, body)
+        answer = client.connection(broker).exchange(*config_requests.DESCRIBE, body)
         (described,) = config_requests.decode(answer)
         try:
             client.raise_for_error(described, f"DescribeConfigs of broker {broker}")

@@ -78,6 +78,7 @@ class ClusterClient:
     ) -> None:
         self.cluster = cluster
         self.retriable = retriable
+        self.failure = partial(error_codes.failure, at=str(cluster), retriable=retriable)
         self.mirror = mirror
         self.options = options
         self.clock = clock
@@ -356,16 +357,8 @@ class ClusterClient:
 
     def call_any(self, request: Any, version: int) -> Any:
         """Send a control request to any broker."""
-        connection = self._any_connection()
+        connection = self.any_connection()
         return connection.call(request, _newest(connection, request, version))
-
-    def exchange_any(self, api_key: int, version: int, body: bytes) -> memoryview:
-        """Send a control request to any broker; return its answer, valid until the next one."""
-        return self._any_connection().exchange(api_key, version, body)
-
-    def exchange(self, broker_id: int, api_key: int, version: int, body: bytes) -> memoryview:
-        """Send a control request to a broker; return its answer, valid until the next one."""
-        return self.connection(broker_id).exchange(api_key, version, body)
 
     def call_controller(self, request: Any, version: int) -> Any:
         """Send a control request to the controller: before KRaft, other brokers refuse some.
@@ -394,7 +387,7 @@ class ClusterClient:
         errors: dict[str, RelayError] = {}
         if not groups:
             return found, errors
-        if self._any_connection().supports(FindCoordinatorRequest.API_KEY, _MANY_COORDINATORS):
+        if self.any_connection().supports(FindCoordinatorRequest.API_KEY, _MANY_COORDINATORS):
             many = FindCoordinatorRequest(coordinator_keys=list(groups), key_type=GROUP)
             told = self.call_any(many, _MANY_COORDINATORS).coordinators
             answers = {each.key: each for each in told}
@@ -510,28 +503,6 @@ class ClusterClient:
                 raise self.failure(error_code, doing, topic_partition=tp)
             offsets[tp] = offset
         return offsets
-
-    def failure(
-        self,
-        code: int,
-        doing: str,
-        *,
-        topic_partition: TopicPartition | None = None,
-        offset: int | None = None,
-        detail: str = "",
-        permission: str = "",
-    ) -> RelayError:
-        """Return the error for a broker's code, naming this cluster, as `error_codes.failure`."""
-        return error_codes.failure(
-            code,
-            doing,
-            at=str(self.cluster),
-            retriable=self.retriable,
-            topic_partition=topic_partition,
-            offset=offset,
-            detail=detail,
-            permission=permission,
-        )
 
     def refusal(
         self, answer: Any, doing: str, permission: str = "", tolerated: int = error_codes.NONE
@@ -659,7 +630,8 @@ class ClusterClient:
                 with suppress(RetriableError):  # it may be that of a broker that is down
                     idle_connections.keep(self._connect(address))
 
-    def _any_connection(self) -> Connection:
+    def any_connection(self) -> Connection:
+        """Return a connection to any broker for single calls."""
         connection = self._bootstrap_connection()
         if not connection.cluster_id:
             self._ask_metadata(connection, [])

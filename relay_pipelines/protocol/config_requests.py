@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from relay_pipelines.protocol.fetch import encode_string
 
-API_KEY, VERSION = 32, 2
+DESCRIBE = 32, 2
+"""Api key and version."""
 TOPIC, BROKER = 2, 4
 _DEFAULT_CONFIG = 5  # where a value comes from
 _REMEMBERED = 8  # different configurations

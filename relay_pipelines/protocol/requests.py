@@ -44,7 +44,7 @@ _READING = (
     Request(metadata.API_KEY, 4, metadata.VERSION, "which cluster it is, its brokers and topics"),
     _exactly((fetch.API_KEY, fetch.VERSION), "to read records"),
     _exactly(offset_requests.LIST_OFFSETS, "where logs begin and end"),
-    _exactly((config_requests.API_KEY, config_requests.VERSION), "the configuration of topics"),
+    _exactly(config_requests.DESCRIBE, "the configuration of topics"),
 )
 NEEDED = {
     Side.SOURCE: (

@@ -67,7 +67,7 @@ def fail(client: ClusterClient) -> None:
 
 
 def leave_an_answer_due(client: ClusterClient) -> None:
-    for connection in (client.connection(NODE_ID), client._any_connection()):
+    for connection in (client.connection(NODE_ID), client.any_connection()):
         body = offset_requests.encode_list_offsets({"a": [0]}, LATEST, READ_COMMITTED)
         connection.send(*offset_requests.LIST_OFFSETS, body)
 

@@ -118,7 +118,7 @@ CONFIGS = st.lists(
 def test_describe_configs_asks(topics: list[str], keys: list[str]) -> None:
     same = {"resource_type": 2, "configuration_keys": keys}
     resources = [same | {"resource_name": topic} for topic in topics]
-    encoded = partial(body, admin.DescribeConfigsRequest, config_requests.VERSION)
+    encoded = partial(body, admin.DescribeConfigsRequest, config_requests.DESCRIBE[1])
     expected = encoded(resources=resources, include_synonyms=False)
     assert config_requests.encode(topics, keys) == expected
 
@@ -148,6 +148,6 @@ def test_describe_configs_reads(
             if text is not None
         }
         expected.append((topic, code, said or "", known))
-    version = config_requests.VERSION
+    version = config_requests.DESCRIBE[1]
     answer = body(admin.DescribeConfigsResponse, version, throttle_time_ms=0, results=results)
     assert list(config_requests.decode(memoryview(answer))) == expected

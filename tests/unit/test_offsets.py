@@ -235,7 +235,7 @@ def test_on_old_brokers_a_group_stops_no_other(monkeypatch: pytest.MonkeyPatch) 
         return SimpleNamespace(error_code=code, node_id=3, host="a", port=1, error_message=None)
 
     old = SimpleNamespace(supports=lambda *_: False)
-    monkeypatch.setattr(ClusterClient, "_any_connection", lambda _: old)
+    monkeypatch.setattr(ClusterClient, "any_connection", lambda _: old)
     monkeypatch.setattr(ClusterClient, "call_any", call_any)
     client = ClusterClient(model.Cluster("s", ("a:1",)), SourceError)
     found, errors = client.coordinators(list(codes))
