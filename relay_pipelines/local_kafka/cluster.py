@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import time
@@ -12,7 +13,6 @@ from typing import Self
 
 from relay_pipelines import java
 from relay_pipelines.local_kafka import configuration, jars
-from relay_pipelines.local_kafka.broker import Broker
 from relay_pipelines.local_kafka.configuration import (
     MECHANISMS,
     Certificates,
@@ -24,6 +24,7 @@ from relay_pipelines.local_kafka.configuration import (
     listener_properties,
     scram_arguments,
 )
+from relay_pipelines.local_kafka.local_process import LocalProcess
 from relay_pipelines.local_kafka.ports import PortTakenError, free_ports
 from relay_pipelines.model import Cluster
 
@@ -32,6 +33,29 @@ from relay_pipelines.model import Cluster
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_ATTEMPTS = 3
 _CLOSE_SECONDS = 10.0
+_STARTED = re.compile(rb"Kafka Server started|\[KafkaServer id=\d+\] started")
+"""A broker's own words, since and before Kafka 4.0."""
+
+
+class Broker(LocalProcess):
+    """One broker process.
+
+    Args:
+        node_id: from 1.
+        port: of the PLAINTEXT listener on 127.0.0.1.
+        command, log, start_timeout_seconds: as those of `LocalProcess`.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        port: int,
+        command: Sequence[str],
+        log: Path,
+        start_timeout_seconds: float,
+    ) -> None:
+        super().__init__(f"broker {node_id}", port, command, log, _STARTED, start_timeout_seconds)
+        self.node_id = node_id
 
 
 class LocalCluster:

@@ -3,7 +3,6 @@
 states           how far a move can come, and what changes that
 record           where it stands: what each state allows, and the record at the destination
 request          what the command, and a job, is asked for
-ends             where topic-partitions ended, of a fence, a cut and a way back
 inventory        what there is: ends, writers, groups and their positions. It only looks
 gates            what must hold before a cut, and what a look has found of it
 rehearsal        all gates on live data, and what the cut would do now

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import Acl, Operation, Permission, TopicPartition
-from relay_pipelines.move.ends import Ends
 from relay_pipelines.move.inventory import (
     SourceEnds,
     Upstreams,
@@ -17,7 +16,14 @@ from relay_pipelines.move.inventory import (
     source_ends,
     writers,
 )
-from relay_pipelines.move.record import AclsByUpstream, MoveRecord, MoveRecords, acl_count, allows
+from relay_pipelines.move.record import (
+    AclsByUpstream,
+    Ends,
+    MoveRecord,
+    MoveRecords,
+    acl_count,
+    allows,
+)
 from relay_pipelines.move.states import Action
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.protocol.active_producers import ActiveProducer

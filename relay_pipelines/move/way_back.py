@@ -27,11 +27,11 @@ from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.move import fence
 from relay_pipelines.move.copying import audit_all, copy_all
 from relay_pipelines.move.cut import Look, claim_all, give_back
-from relay_pipelines.move.ends import Ends
 from relay_pipelines.move.gates import not_moved
 from relay_pipelines.move.inventory import existing_partitions, source_ends
 from relay_pipelines.move.record import (
     CutPartition,
+    Ends,
     Fence,
     MoveRecord,
     WayBack,

@@ -1,6 +1,5 @@
 """Whether the schema ids in copied records mean the same at the destination's registry.
 
-ids        which schemas a record names
 read_ids   reads from the destination which ones copied records name
 schema     schemas as registries store them
 registry   reads by Confluent's REST API

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relay_pipelines.errors import DIFFERENCE
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.schemas.ids import named_by
 
 _FAILED = 1
 _SHOWN = 3
+# before a key or value, a zero byte and four bytes of an id; newer serialisers can write a header
+# instead, with a GUID. Source: confluent-kafka's `schema_registry` package.
+_PREFIX_BYTES = 5
+_PARTS = (("key", "__key_schema_id"), ("value", "__value_schema_id"))
 BY_HEADER = "a header names their schema by a GUID, which this does not compare"
 
 
@@ -172,3 +175,23 @@ def total(name: str, verdicts: Sequence[TopicVerdict]) -> TopicVerdict:
         {problem.id: problem for v in verdicts for problem in v.problems}.values()
     )
     return found
+
+
+def named_by(record: Any) -> Iterator[tuple[str, int | None]]:
+    """Yield which of key and value of a record names a schema, and its id; None for a GUID.
+
+    A number of eight bytes begins as an id does: with id 0, which no registry gives.
+    """
+    headers = {name for name, _ in record.headers}
+    for part, header in _PARTS:
+        content = getattr(record, part)
+        if header in headers:
+            yield part, None
+        elif content is not None and (number := _id_before(content)):
+            yield part, number
+
+
+def _id_before(content: bytes) -> int:
+    if len(content) < _PREFIX_BYTES or content[0] != 0:
+        return 0
+    return int.from_bytes(content[1:_PREFIX_BYTES], "big")

@@ -9,7 +9,6 @@ defaults            what a session is configured with
 answering           whether Spark, or a server of it, answers in time
 yarn                YARN: where its configuration is, and its page
 jvm                 the JVM of a driver, started without Spark's scripts
-unknown_user        what Spark needs where the user id has no name
 without_pandas      keeps PySpark from importing pandas
 class_archive       an archive of Spark's classes, for a faster start
 settings_file       Spark's settings in a file that only its user may read

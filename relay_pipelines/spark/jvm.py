@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pwd
 import resource
 import shlex
 import signal
@@ -28,7 +29,7 @@ from typing import Any
 from relay_pipelines import java
 from relay_pipelines.class_archive import ClassArchive
 from relay_pipelines.java import Java
-from relay_pipelines.spark import settings_file, unknown_user, yarn
+from relay_pipelines.spark import settings_file, yarn
 from relay_pipelines.spark.defaults import SMALL_JVM
 
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -43,6 +44,7 @@ _FEW_FILES = 1024
 # that of a session, that of one without an archive of classes, and those of other settings
 _ANSWERS = 8
 _ASKED_OF_LAUNCHER = ("SPARK_", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "LD_LIBRARY_PATH")
+_USER_OPTIONS = "SPARK_SUBMIT_OPTS"
 _ADDRESS, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
 
@@ -221,7 +223,7 @@ def _environment() -> dict[str, str]:
         environment["LC_ALL"] = "C.UTF-8"  # as Python does for itself
     return (
         environment
-        | unknown_user.variables(environment)
+        | _user_variables(environment)
         | {
             "PYTHONHASHSEED": "0",
             "SPARK_CONNECT_MODE": "0",
@@ -229,6 +231,25 @@ def _environment() -> dict[str, str]:
             "SPARK_SCALA_VERSION": scala_version(),
         }
     )
+
+
+def _user_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what Spark needs where the user id has no name, as in OpenShift's containers.
+
+    Java then takes "?" as the user's name and folder: Ivy refuses such a folder, and Hadoop the
+    user. Where it has one, nothing is needed.
+    """
+    number = os.getuid()
+    try:
+        pwd.getpwuid(number)
+    except KeyError:
+        name = environment.get("SPARK_USER") or environment.get("HADOOP_USER_NAME") or str(number)
+        user_home = environment.get("HOME") or tempfile.gettempdir()
+        own = shlex.join([f"-Duser.name={name}", f"-Duser.home={user_home}"])
+        # Java takes the last one
+        options = f"{own} {environment.get(_USER_OPTIONS, '')}".strip()
+        return {"SPARK_USER": name, _USER_OPTIONS: options}
+    return {}
 
 
 def class_path() -> str:

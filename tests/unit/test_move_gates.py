@@ -14,13 +14,12 @@ from relay_pipelines.errors import ConfigError, PermissionDeniedError, RelayErro
 from relay_pipelines.model import Acl, Cluster, Operation, Permission, TopicPartition
 from relay_pipelines.move import cut, fence, inventory, rehearsal, way_back
 from relay_pipelines.move import move as moves
-from relay_pipelines.move.ends import Ends
 from relay_pipelines.move.fence import acls_to_deny, passed
 from relay_pipelines.move.gates import Gate, GateState, fails, looked
 from relay_pipelines.move.inventory import GroupPosition, Groups, SourceEnds, UpstreamLook, Writers
 from relay_pipelines.move.jobs import check_result
 from relay_pipelines.move.move import Move
-from relay_pipelines.move.record import UNKNOWN, CutPartition, Fence, MoveRecord, require
+from relay_pipelines.move.record import UNKNOWN, CutPartition, Ends, Fence, MoveRecord, require
 from relay_pipelines.move.rehearsal import Rehearsal, group_gate, not_ready, writer_gate
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State

@@ -12,8 +12,7 @@ from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import is_way_back
 from relay_pipelines.model import Acl, Checkpoint, Operation, Permission, TopicPartition
 from relay_pipelines.move import record as move_record
-from relay_pipelines.move.ends import Ends
-from relay_pipelines.move.record import CutPartition, Fence, MoveRecord, WayBack, require
+from relay_pipelines.move.record import CutPartition, Ends, Fence, MoveRecord, WayBack, require
 from relay_pipelines.move.request import MoveRequest
 from relay_pipelines.move.states import Action, FenceBy, State
 from relay_pipelines.move.way_back_mirror import name_of, reversed_mirror
