@@ -41,7 +41,6 @@ class Portion:
             to be merged or are refused later; None if they are all up to `end`.
         leader_epoch, leader_epoch_end: the epoch of the last source batch of any kind, and the
             offset after that batch; -1 if there was none.
-        ends_chunk: whether the next portion comes from another log, and so needs another chunk.
     """
 
     end: int = -1
@@ -53,7 +52,6 @@ class Portion:
     copied: AscendingOffsets | None = None
     leader_epoch: int = -1
     leader_epoch_end: int = -1
-    ends_chunk: bool = False
 
     def skip(self, reason: Skipped, count: int) -> None:
         """Count offsets that have no record at the destination."""

@@ -25,6 +25,7 @@ from relay_pipelines.errors import (
     RelayError,
     RetriableError,
     SourceError,
+    StalePlanError,
 )
 from relay_pipelines.ledger.last_checkpoint import Current
 from relay_pipelines.model import CopyOptions, TopicPartition, UpstreamIdentity
@@ -442,15 +443,22 @@ class Copier:
         start = range_copy.source.open(range_copy.progress.checkpoint)
         range_copy.chunk = Chunk(start)
         self._waiting_since = self._clock.monotonic()
+        stale: StalePlanError | None = None
         with closing(range_copy.source.portions(start)) as portions:
-            for portion in portions:
-                self._send(range_copy, portion)
-                self._commit_if_due(range_copy, chunk_ends=portion.ends_chunk)
-        range_copy.is_read = True
+            try:
+                for portion in portions:
+                    self._send(range_copy, portion)
+                    self._commit_if_due(range_copy)
+            except StalePlanError as error:
+                stale = error  # what came before stays: the next plan begins after it
+        range_copy.is_read = stale is None
         if len(range_copy.chunk):
             self._finish_chunk(range_copy)
-        else:
+        elif stale is None:
             range_copy.is_done = True
+        if stale is not None:
+            self._commit()
+            raise stale
 
     def _verified(self, finished: Sequence[RangeCopy]) -> list[UpstreamIdentity]:
         """Verify that what was read came from one log each; return which ones."""
@@ -489,13 +497,12 @@ class Copier:
         if portion.end >= 0:
             self._waiting_since = self._clock.monotonic()
 
-    def _commit_if_due(self, range_copy: RangeCopy, *, chunk_ends: bool) -> None:
+    def _commit_if_due(self, range_copy: RangeCopy) -> None:
         """Commit a chunk that is large or old enough, and before any long wait."""
         now = self._clock.monotonic()
         throttled = self._transactions.throttled_seconds(range_copy.throttles)
         is_due = (
-            chunk_ends
-            or range_copy.chunk.is_full
+            range_copy.chunk.is_full
             or range_copy.chunk.size_bytes + self._finished_bytes >= range_copy.options.chunk_bytes
             or now + throttled >= self._deadline
             or (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Any, Protocol
 
@@ -67,17 +67,12 @@ class RecordFilter(ABC):
         self.failed: list[tuple[Any, RelayError]] = []
         self.diverged: dict[str, str] = {}
         """The upstreams that do not hold what was copied, as whoever read the records has found."""
+        self.log: UpstreamIdentity | None = None
+        """The log whose offsets it decides on, once it has; None if it decides on any log's."""
 
     def can_decide_from(self, start: int) -> bool:  # noqa: ARG002
         """Whether it decides on all offsets from `start` on, now or later."""
         return True
-
-    def decided_on(self, start: int, end: int) -> Collection[UpstreamIdentity]:  # noqa: ARG002
-        """The logs on which it has decided on these offsets; none if it decides on any log's.
-
-        The same offset may be another record on another upstream.
-        """
-        return ()
 
     def covers(self, end: int) -> bool:  # noqa: ARG002
         """Whether it can decide on the offsets below `end` now; waits a moment at most."""

@@ -1,13 +1,13 @@
 """Which offsets a SQL predicate keeps. Runs in a task.
 
 Spark evaluates the predicate and returns only offsets. The task reads the records again, and copies
-a batch verbatim if the predicate keeps all of it. An offset says something about one log only, so
-each decision names the log on which it was made.
+a batch verbatim if the predicate keeps all of it. An offset says something about one log only: that
+from which the rows of the range were read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from relay_pipelines.copy.filtering import RecordFilter
 from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import RowStream
-from relay_pipelines.errors import RelayError
-from relay_pipelines.model import TopicPartition, UpstreamIdentity
+from relay_pipelines.errors import RelayError, StalePlanError
+from relay_pipelines.model import TopicPartition
 
 
 class KeptOffsets(RecordFilter):
@@ -37,7 +37,7 @@ class KeptOffsets(RecordFilter):
         self._refused: dict[int, RelayError] = {}
         self._start = -1
         self._end = -1
-        self._logs: list[tuple[int, int, UpstreamIdentity]] = []  # of the offsets [start, end)
+        self._error: RelayError | None = None
 
     def covers(self, end: int) -> bool:
         """Whether Spark has decided on the offsets below `end`; waits a moment at most.
@@ -46,6 +46,8 @@ class KeptOffsets(RecordFilter):
             RelayError: the stream ended too early.
         """
         while self._end < end:
+            if self._error is not None:
+                raise self._error
             if self._stream.has_ended(self._index):
                 raise RelayError(
                     "Spark returned fewer offsets than planned",
@@ -68,16 +70,6 @@ class KeptOffsets(RecordFilter):
             self.covers(0)
         return start >= self._start
 
-    def decided_on(self, start: int, end: int) -> Collection[UpstreamIdentity]:
-        """The logs on which Spark has decided on these offsets; waits until it has.
-
-        Raises:
-            RelayError: the stream ended too early.
-        """
-        while not self.covers(end):
-            pass  # `covers` waits
-        return {log for first, last, log in self._logs if first < end and start < last}
-
     def keeps_all(self, start: int, end: int) -> bool:
         """Whether all of these offsets are kept."""
         first, last = self._between(start, end)
@@ -97,7 +89,6 @@ class KeptOffsets(RecordFilter):
 
     def forget_below(self, next_offset: int) -> None:
         """Drop the decisions on the offsets below."""
-        self._logs = [decided for decided in self._logs if decided[1] > next_offset]
         self._refused = {
             offset: error for offset, error in self._refused.items() if offset >= next_offset
         }
@@ -116,19 +107,16 @@ class KeptOffsets(RecordFilter):
     def _advance(self, marker: ProgressMarker) -> None:
         if self._start < 0:
             self._start = self._end = marker.end  # the first marker comes before the rows
-        if marker.identity is not None and marker.end > self._end:
-            self._logs.append((self._end, marker.end, marker.identity))
         self._end = marker.end
+        self.log = marker.identity or self.log
         self.diverged |= marker.diverged
-        error = marker.error
-        if error is None:
-            return
-        if not error.retryable:
-            raise error
-        # not retryable here: the copy can read these records again, but Spark cannot
-        raise RelayError(
-            error.what,
-            remedy="run again to continue",
-            topic_partition=error.topic_partition,
-            offset=error.offset,
-        ) from error
+        self._error = error = marker.error
+        if error is not None and error.retryable and not isinstance(error, StalePlanError):
+            # not retryable here: the copy can read these records again, but Spark cannot
+            self._error = RelayError(
+                error.what,
+                remedy="run again to continue",
+                topic_partition=error.topic_partition,
+                offset=error.offset,
+            )
+            self._error.__cause__ = error

@@ -104,12 +104,6 @@ class RowBatches(BatchSource):
             if taken is None:
                 yield Portion()
             elif isinstance(taken.marker, ProgressMarker):
-                if (
-                    self._identity
-                    and taken.marker.identity
-                    and taken.marker.identity != self._identity
-                ):
-                    yield Portion(end=position, ends_chunk=True)
                 portion = self._portion(taken.marker, position)
                 position = taken.marker.end
                 yield portion

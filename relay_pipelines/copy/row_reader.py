@@ -2,15 +2,16 @@
 
 Rows come in order, range by range. A progress marker, which is a row without a record, comes before
 the rows of a range and after those of each fetch. It says which range they belong to, how far they
-reach, and from which log they were read. SQL keeps every marker, so that the writer can account for
-every source offset. Runs in a task.
+reach, and from which log they were read: that of a range is one, and if it fails, the range ends
+there, to be planned again. SQL keeps every marker, so that the writer can account for every source
+offset. Runs in a task.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -28,9 +29,8 @@ from relay_pipelines.copy.columns import (
 )
 from relay_pipelines.copy.failover import FailoverSource, UpstreamFailures
 from relay_pipelines.copy.filtering import filter_chain
-from relay_pipelines.errors import RelayError, RetriableError
+from relay_pipelines.errors import RelayError, RetriableError, StalePlanError
 from relay_pipelines.model import (
-    Checkpoint,
     CopyJob,
     CopyRange,
     Fingerprint,
@@ -123,7 +123,7 @@ def read_rows(
                 yield _marker(ProgressMarker(index, rows.position), columns)
                 if unreachable is not None:
                     raise unreachable
-                yield from rows.batches()
+                error = yield from rows.batches()
             except RelayError as caught:
                 error = caught
                 if isinstance(caught, RetriableError) and caught.topic_partition is None:
@@ -141,7 +141,7 @@ def read_rows(
 
 
 class _RangeRows:
-    """The rows of one range; after a failover, it continues after the last complete fetch."""
+    """The rows of one range, from one log."""
 
     def __init__(
         self,
@@ -156,30 +156,41 @@ class _RangeRows:
         self._options = job.options_for(copy_range)
         self._index = index
         self._columns = columns
-        self._job = job
         self._upstreams = upstreams
         self._clock = clock
         self._topic_partition = copy_range.source.topic_partition
-        self._checkpoint = copy_range.checkpoint
-        self.position = copy_range.next_offset(self._checkpoint)
+        self.position = copy_range.next_offset(copy_range.checkpoint)
         self.identity: UpstreamIdentity | None = None
-        self._failing_since = -1.0  # time of the first failure after the last complete fetch
+        self._failing_since = -1.0  # time of the first failure
         self._filters = filter_chain(copy_range)
         self._failures = UpstreamFailures()
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch, None, StalePlanError | None]:
+        """Yield the rows and markers; return why they end early, if they do after the first ones.
+
+        Before those, another attempt may read another upstream. Rows cannot be taken back, so that
+        nobody could compare later ones with them, as a copy does that begins at its checkpoint.
+        """
         for attempt in retry_until_no_progress(
             self._options, self._clock, lambda: self._failing_since
         ):
             with attempt:
                 try:
                     self._upstreams.switch(self._failures)
-                    identity = self._upstreams.verify_position(self._range, self._checkpoint)
+                    identity = self._upstreams.verify_position(self._range, self._range.checkpoint)
                     yield from self._fetched(identity)
                 except RelayError as error:
                     if self._failing_since < 0:
                         self._failing_since = self._clock.monotonic()
-                    raise self._upstreams.fail_over(error, self._failures) from error
+                    failed = self._upstreams.fail_over(error, self._failures)
+                    if self.identity is None or not failed.retryable:
+                        raise failed from error
+                    return StalePlanError(
+                        failed.what,
+                        remedy="run again to continue from the checkpoint",
+                        topic_partition=self._topic_partition,
+                    )
+        return None
 
     def _fetched(self, identity: UpstreamIdentity) -> Iterator[pa.RecordBatch]:
         offset_range = OffsetRange(self._topic_partition, self.position, self._range.source.end)
@@ -188,10 +199,10 @@ class _RangeRows:
             for spans in fetches:
                 if spans:
                     self._upstreams.verify_same_log(self._range, identity)
-                    self.identity = identity
                     # a complete fetch or nothing, because rows cannot be taken back
-                    yield from self._rows(spans, identity)
-                    self._failing_since = -1.0
+                    rows = self._rows(spans, identity)
+                    self.identity = identity
+                    yield from rows
 
     def _rows(
         self, spans: Sequence[FetchedSpan], identity: UpstreamIdentity
@@ -242,18 +253,6 @@ class _RangeRows:
             codec=codec_of(run.first) if run else 0,
             identity=identity,
             fingerprint=fingerprint_of(last) if last else None,
-        )
-        # after a failover, the next upstream must hold what was read
-        before = self._checkpoint or Checkpoint.initial(
-            self._job.mirror, self._topic_partition, self._range.destination, spans[0].start
-        )
-        self._checkpoint = before.advanced(
-            marker.end,
-            (epoch, epoch_end),
-            identity,
-            marker.fingerprint,
-            is_dense=not skipped[Skipped.COMPACTION_GAP],
-            same_logs=self._range.same_logs,
         )
         return [*batches, _marker(marker, self._columns)]
 

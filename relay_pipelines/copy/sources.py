@@ -74,6 +74,9 @@ class BatchSource(ABC):
         """Yield the batches of the offsets from `start` on.
 
         While it waits, it yields an empty portion about every quarter of a second.
+
+        Raises:
+            StalePlanError: another plan is needed for what comes now; what came before it stays.
         """
 
     @abstractmethod
@@ -132,7 +135,7 @@ class FetchedBatches(BatchSource):
 
     @property
     def can_reopen(self) -> bool:
-        """Whether another attempt is possible: not if the filter cannot decide from its start."""
+        """Whether another attempt is possible: not if only another plan can copy the range."""
         return self._can_reopen
 
     @property
@@ -169,11 +172,8 @@ class FetchedBatches(BatchSource):
                     if self._filter is not None:
                         while not self._filter.covers(span.end):
                             yield Portion()
-                        if self._is_foreign(self._filter, start, span.end):
-                            yield Portion(end=start, ends_chunk=True)  # what is decided stays
-                            self._require_own_decisions(self._filter, start, span.end)
+                        self._require_own_decisions(self._filter)
                     yield self._batched(span)
-                    start = span.end
                 yield Portion()  # the next fetch reuses the buffer
 
     def flush(self) -> Portion:
@@ -203,32 +203,27 @@ class FetchedBatches(BatchSource):
         only then is a batch decoded that goes as it is.
         """
         was_reading, self._reading = self._reading, False
+        self._can_reopen = not isinstance(error, StalePlanError)
         if isinstance(error, InvalidRecordError) and not self._decodes:
             self._decodes = True
             self._range = replace(self._range, requires_keys=True)
             return DestinationError(str(error))
         return self._upstreams.fail_over(error, self._failures) if was_reading else error
 
-    def _is_foreign(self, record_filter: RecordFilter, start: int, end: int) -> bool:
-        """Whether it was decided on some of these offsets with another log's records."""
-        return any(log != self._identity for log in record_filter.decided_on(start, end))
-
-    def _require_own_decisions(self, record_filter: RecordFilter, start: int, end: int) -> None:
+    def _require_own_decisions(self, record_filter: RecordFilter) -> None:
         """Refuse decisions on the records of another log, whose offsets may be other records.
 
         Raises:
-            StalePlanError: there are some.
+            StalePlanError: they are.
         """
-        if self._is_foreign(record_filter, start, end):
-            logs = sorted({log.upstream for log in record_filter.decided_on(start, end)})
+        log = record_filter.log
+        if log is not None and log != self._identity:
             raise self._stale(
-                f"Spark selected records of upstream {' and '.join(logs)}, and upstream"
+                f"Spark selected records of upstream {log.upstream}, and upstream"
                 f" {self._identity.upstream} is read now"
             )
 
     def _stale(self, what: str) -> StalePlanError:
-        """Return the error of a range that only another plan can copy."""
-        self._can_reopen = False
         return StalePlanError(
             what,
             remedy="run again to continue from the checkpoint",

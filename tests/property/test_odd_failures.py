@@ -124,16 +124,48 @@ def test_a_batch_that_breaks_another_rule_than_compaction() -> None:
     assert not copies.logs["a.quarantine"].committed()
 
 
+def planned_again(
+    source: FakeCluster, copies: FakeCluster, wanted: model.CopyRange, **more: Any
+) -> list[model.Outcome]:
+    """Copy rows, and again from the checkpoint, as the driver does where they end early."""
+    (first,) = copy(source, copies, wanted, way=copy_as_rows, **more)
+    known = checkpoints_of(copies)[-1]
+    (second,) = copy(source, copies, replace(wanted, checkpoint=known), way=copy_as_rows, **more)
+    return [first, second]
+
+
 def test_a_chunk_holds_rows_of_one_upstream() -> None:
-    """Each ledger entry names the upstream from which its records came."""
+    """Each ledger entry names the upstream from which its records came; the next plan has another.
+
+    Rows that come before the failure are committed, also where nothing else ends their chunk.
+    """
     bad, good = (filled((0, 5), (5, 10), (10, 15), (15, 20)) for _ in range(2))
     copies = destination("a")
     memory.corrupt(bad, 2)
-    (outcome,) = copy(bad, copies, whole("a", 20), way=copy_as_rows, own=job(OTHER), other=good)
-    assert outcome.error == ""
+    again = planned_again(bad, copies, whole("a", 20), own=job(OTHER), other=good)
+    assert [(one.error_kind, one.next_offset) for one in again] == [
+        ("StalePlanError", 10),
+        ("", 20),
+    ]
     entries = [record.entry for record in chains(copies)[memory.AT].records]
     found = [(entry.source.start, entry.source.end, entry.upstream) for entry in entries]
     assert found == [(0, 10, "source"), (10, 20, "other")]
+
+
+def test_decisions_that_end_early_are_used() -> None:
+    """Spark's reader lost its upstream; what it has decided until then is copied and committed."""
+    source, copies = filled((0, 5), (5, 10), (10, 15), (15, 20)), destination("a")
+    wanted, entry = [whole("a", 20)], source.logs["a"].entries[2]
+    body = entry.body
+    memory.corrupt(source, 2)
+    with served(source=source, other=filled((0, 20))):
+        rows = list(read_rows(job(OTHER), wanted, [0], ("offset",), Clock()))
+    entry.body = body
+    with served(source=source, destination=copies):
+        (outcome,) = copy_kept(job(), wanted, rows, Clock())
+    facts = outcome.error_kind, outcome.records, outcome.next_offset
+    assert facts == ("StalePlanError", 10, 10)
+    assert [each.next_offset for each in checkpoints_of(copies)] == [10]
 
 
 @pytest.mark.parametrize("on_error", model.OnRecordError)
@@ -241,10 +273,11 @@ def test_a_reader_of_rows_notices_shifted_offsets() -> None:
         put(upstream, "a", memory.batch(*map(record, range(5, 10))))
     memory.corrupt(first, 3)
     own, wanted = job(OTHER, fetch_max_bytes=900), whole("a", 11, where="true")
-    (outcome,) = copy(first, copies, wanted, way=copy_as_rows, own=own, other=other)
+    begun, outcome = planned_again(first, copies, wanted, own=own, other=other)
+    assert (begun.error_kind, begun.records, begun.next_offset) == ("StalePlanError", 5, 7)
     assert "upstream other holds another record" in outcome.diverged["other"]
     assert "it has one record more before the next one to copy;" in outcome.diverged["other"]
-    assert (outcome.records, copies.logs["a"].committed()) == (0, [])
+    assert (outcome.records, len(copies.logs["a"].committed())) == (0, 5)
 
 
 def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
