@@ -63,11 +63,13 @@ def commits_of(readers: Readers, request: CompareRequest, wanted: Mapping[str, T
 def _of_groups(
     source: ClusterClient, destination: ClusterClient, pattern: str, wanted: Mapping[str, Target]
 ) -> list[Commit]:
-    names = [
+    # one side may hide a group that the other one shows; asked by its name, it says so
+    shown = {
         name
-        for name in source.retry(partial(consumer_groups, source))
-        if re.fullmatch(pattern, name)
-    ]
+        for client in (source, destination)
+        for name in client.retry(partial(consumer_groups, client))
+    }
+    names = sorted(name for name in shown if re.fullmatch(pattern, name))
     if not names:
         raise ConfigError(f"no group of {source.cluster} matches {pattern!r}")
     here, failed = settled_commits(source, names)

@@ -102,16 +102,36 @@ def _read(compared: Compared, session: Callable[[], Any], tag: str) -> Generator
 
 
 def _find_replaced(readers: Readers, compared: Compared) -> None:
-    """Note topics that were deleted, or created again, while they were read."""
-    for reader, known in zip(readers, compared.topic_ids, strict=True):
+    """Note topics that were deleted, or created again, or truncated, while they were read."""
+    logs = (
+        [log for pair in compared.pairs for log in pair.sources],
+        [log for pair in compared.pairs for log in pair.destinations],
+    )
+    for reader, known, read in zip(readers, compared.topic_ids, logs, strict=True):
         client = reader.client
         topics = client.retry(partial(client.metadata, [*known])).topics
-        for name, topic_id in known.items():
-            if topic_id != topics[name].topic_id or topics[name].error_code:
-                what = f"the topic was deleted on {client.cluster}, or created again, meanwhile"
-                remedy = "compare again"
-                finding = Finding(Kind.UNREADABLE, name, Severity.ERROR, what, remedy)
-                compared.unpaired.append(finding)
+        replaced = {
+            name
+            for name, topic_id in known.items()
+            if topic_id != topics[name].topic_id or topics[name].error_code
+        }
+        for name in sorted(replaced):
+            what = f"the topic was deleted on {client.cluster}, or created again, meanwhile"
+            compared.unpaired.append(_unreadable(name, what))
+        epochs = {
+            log.topic_partition: log.leader_epoch
+            for log in read
+            if log.leader_epoch >= 0 and log.topic_partition.topic not in replaced
+        }
+        ends = client.retry(partial(client.epoch_ends, epochs))
+        for log in read:
+            if len(log.whole) and ends.get(log.topic_partition, log.end) < log.end:
+                what = f"the log was truncated on {client.cluster} meanwhile"
+                compared.unpaired.append(_unreadable(str(log.topic_partition), what))
+
+
+def _unreadable(where: str, what: str) -> Finding:
+    return Finding(Kind.UNREADABLE, where, Severity.ERROR, what, "compare again")
 
 
 def _shown(readers: Readers, found: Found, kind: str, example: Example) -> Example:

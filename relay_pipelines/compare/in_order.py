@@ -524,18 +524,18 @@ def look_far(readers: Readers, pair: Pair) -> Far:
         nonlocal left
         if not left:
             return None
-        logs, records = (pair.sources[0], pair.destinations[0]), _FAR_RECORDS
+        here = _Ahead(source, readers[0], pair.sources[0])
+        there = _Ahead(destination, readers[1], pair.destinations[0])
+        records = _FAR_RECORDS
         fields = slice(first_field(destination), HEADERS)
         # without times, nothing tells how much one log has that the other one no longer has
         is_first = fields.start and left == _FAR_LOOKS
-        most = max(len(log.range) for log in logs) if is_first else records
+        most = max(len(each.log.range) for each in (here, there)) if is_first else records
         while True:
-            here = _search(source, destination, readers[0], logs[0], fields, records)
-            if here is not None:
-                return here, destination.peek().offset
-            there = _search(destination, source, readers[1], logs[1], fields, records)
-            if there is not None:
-                return source.peek().offset, there
+            if (offset := here.find(destination, fields, records)) is not None:
+                return offset, destination.peek().offset
+            if (offset := there.find(source, fields, records)) is not None:
+                return source.peek().offset, offset
             if records >= most:
                 left -= 1
                 return None
@@ -544,35 +544,40 @@ def look_far(readers: Readers, pair: Pair) -> Far:
     return far
 
 
-def _search(
-    side: Side, other: Side, reader: Reader, log: Log, fields: slice, records: int
-) -> int | None:
-    """Return where the log of `side`, later on, has a record of the window of `other`.
+class _Ahead(NamedTuple):
+    """What the log of a side has after the window that is decoded."""
 
-    The time index leads there, unless the destination has set its own times.
+    side: Side
+    reader: Reader
+    log: Log
 
-    Args:
-        fields: of `Content` that are compared.
-        records: of how many offsets, at most, are looked at.
-    """
-    wanted = {content[fields] for content in other.contents}
-    tp, head = log.topic_partition, side.records[0].offset
-    start = head
-    if fields.start == TIMESTAMP:
-        times = [record.timestamp for record in other.records if record.timestamp >= 0]
-        if not times:
-            return None
-        ask = partial(reader.client.list_offsets, [tp], min(times), READ_COMMITTED)
-        start = max(head, reader.client.retry(ask)[tp])
-    offsets = OffsetRange(tp, start, min(log.range.end, start + records))
-    with closing(reader.fetches(offsets)) as lists:
-        ahead = Side(lists)
-        while ahead.fill():
-            for record, content in zip(ahead.records, ahead.contents, strict=True):
-                if content[fields] in wanted:
-                    return int(record.offset) if record.offset > head else None
-            ahead.at = len(ahead.contents)
-    return None
+    def find(self, other: Side, fields: slice, records: int) -> int | None:
+        """Return where it has a record of the window of the other side.
+
+        The time index leads there, unless the destination has set its own times.
+
+        Args:
+            fields: of `Content` that are compared.
+            records: of how many offsets, at most, are looked at.
+        """
+        wanted = {content[fields] for content in other.contents}
+        tp, head, client = self.log.topic_partition, self.side.records[0].offset, self.reader.client
+        start = head
+        if fields.start == TIMESTAMP:
+            times = [record.timestamp for record in other.records if record.timestamp >= 0]
+            if not times:
+                return None
+            ask = partial(client.list_offsets, [tp], min(times), READ_COMMITTED)
+            start = max(head, client.retry(ask)[tp])
+        offsets = OffsetRange(tp, start, min(self.log.range.end, start + records))
+        with closing(self.reader.fetches(offsets)) as lists:
+            ahead = Side(lists)
+            while ahead.fill():
+                for record, content in zip(ahead.records, ahead.contents, strict=True):
+                    if content[fields] in wanted:
+                        return int(record.offset) if record.offset > head else None
+                ahead.at = len(ahead.contents)
+        return None
 
 
 def compare_in_order(readers: Readers, pair: Pair) -> Found:

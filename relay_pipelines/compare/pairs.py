@@ -19,9 +19,7 @@ TRIMMED_AT_DESTINATION = "the destination's log begins after them"
 HIDDEN = "an open transaction hides them at the source"
 ELSEWHERE = "they are at the destination, but not between the times of what was asked for"
 FAR = "the other side may have them far from what was asked for"
-CLEANED_MEANWHILE = (
-    "the other side has got more, for which a cleaner may have removed them meanwhile"
-)
+CLEANED_MEANWHILE = "a cleaner may have removed them on the other side meanwhile"
 MANY_OF_ONE_KEY = "one key has too many records to compare them in order"
 SHUFFLED_BYTES = 64 << 20
 """Rows of more, which sort by key, go through Spark's shuffle."""
@@ -47,11 +45,13 @@ class Log:
     Args:
         range: what of it is compared.
         low, end: where its committed records begin and end.
+        leader_epoch: of its leader, when the comparison began; -1 if the cluster does not say it.
     """
 
     range: OffsetRange
     low: int
     end: int
+    leader_epoch: int = -1
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -26,16 +26,10 @@ def pair_rows(compared: Compared) -> list[Row]:
     rows: list[Row] = []
     for found in sorted(compared.found, key=lambda found: found.pair.sources[0].range):
         seen, there = tally(found), found.pair.destinations
+        to = there[0].topic_partition
+        where = str(to) if len(there) == 1 else to.topic
         numbers = seen.records, found.same, *(found.numbers[kind] for kind in KINDS)
-        rows.append(
-            (
-                found.pair.where,
-                str(there[0].topic_partition)
-                if len(there) == 1
-                else there[0].topic_partition.topic,
-                *map(count, (*numbers, seen.unverified)),
-            )
-        )
+        rows.append((found.pair.where, where, *map(count, (*numbers, seen.unverified))))
     return rows
 
 

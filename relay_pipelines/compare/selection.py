@@ -11,12 +11,19 @@ from relay_pipelines.audit.retention import is_compacted
 from relay_pipelines.compare.commits import commits_of
 from relay_pipelines.compare.pairs import HIDDEN, Commit, CompareJob, Log, Pair
 from relay_pipelines.compare.reading import Readers, readers
-from relay_pipelines.compare.request import Align, CompareRequest, Place
+from relay_pipelines.compare.request import Align, CompareRequest
 from relay_pipelines.compare.result import Compared
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError, RelayError, RetriableError
 from relay_pipelines.finding import Finding, Kind, Severity
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.plan.topic_selection import RenameRule, Target, select, targets
+from relay_pipelines.plan.topic_selection import (
+    RenameRule,
+    Target,
+    matches_nothing,
+    named_without_match,
+    select,
+    targets,
+)
 from relay_pipelines.protocol.admin import CLEANUP_POLICY, each_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -96,7 +103,13 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
                 what = f"several topics are copied to {to}, which nothing tells apart"
                 compared.unpaired.append(Finding(Kind.UNREADABLE, name, Severity.ERROR, what))
                 continue
-            finding.pair(here[name], there.get(to.topic), to)
+            try:
+                finding.pair(here[name], there.get(to.topic), to)
+            except (ConfigError, RetriableError):
+                raise
+            except RelayError as error:  # such as that it may not be read: others may
+                text = str(error)
+                compared.unpaired.append(Finding(Kind.UNREADABLE, name, Severity.ERROR, text))
         return compared
 
 
@@ -120,11 +133,15 @@ def _wanted(sides: Sides, request: CompareRequest, source: ClusterClient) -> dic
     topics = sides.mirror.topics
     allow = request.topics or topics.allow
     deny = () if request.topics else topics.deny
-    shown = source.retry(partial(source.metadata, None)).topics
+    shown = {*source.retry(partial(source.metadata, None)).topics}
+    if named := named_without_match(allow, shown):
+        asked = source.retry(partial(source.metadata, named)).topics
+        shown.update(name for name, topic in asked.items() if topic.is_hidden)  # reading it fails
     names = [each.topic for each in select(shown, allow, deny) if each.included]
-    if not names:
+    without = matches_nothing(names, allow)
+    if not names or (request.topics and without):
         raise ConfigError(
-            f"no topic of {source.cluster} matches {', '.join(map(repr, allow))}",
+            f"no topic of {source.cluster} matches {', '.join(map(repr, without))}",
             remedy="give other --topics; the user must be allowed to describe them",
         )
     rename = [RenameRule(*rule) for rule in request.rename] or topics.rename
@@ -154,6 +171,7 @@ def _topics(client: ClusterClient, names: Collection[str]) -> dict[str, _Topic]:
         for error in errors.values():
             raise error
         tps = [tp for name in existing for tp in client.topic(name).topic_partitions]
+        epochs = {tp: client.topic(tp.topic).leader_epochs.get(tp.partition, -1) for tp in tps}
         # high watermarks first: what is written meanwhile is not hidden
         high = client.list_offsets(tps, LATEST, READ_UNCOMMITTED)
         ends = client.list_offsets(tps, LATEST, READ_COMMITTED)
@@ -165,7 +183,12 @@ def _topics(client: ClusterClient, names: Collection[str]) -> dict[str, _Topic]:
                 client.topic(name).topic_id,
                 is_compacted({key: each.value for key, each in configs[name].items()}),
                 [
-                    Log(OffsetRange(tp, lows[tp], max(lows[tp], ends[tp])), lows[tp], ends[tp])
+                    Log(
+                        OffsetRange(tp, lows[tp], max(lows[tp], ends[tp])),
+                        lows[tp],
+                        ends[tp],
+                        epochs[tp],
+                    )
                     for tp in tps
                     if tp.topic == name
                 ],
@@ -208,6 +231,12 @@ class _Finding:
                 f"no partition of {here.name} can be compared alone: {why}",
                 remedy="leave out --partition",
             )
+        places = self.request.start, self.request.until
+        if align is not Align.ORDER and any(place and place.offset is not None for place in places):
+            raise ConfigError(
+                f"{here.name} is compacted, so that source offsets say nothing of the copies",
+                remedy="give times, or --align order",
+            )
         if why:
             rule = "as a set of records" if align is Align.SET else "key by key"
             text = f"all partitions together {rule}, because {why}"
@@ -247,13 +276,13 @@ class _Finding:
         logs = {_partition(log): log for log in there.logs}
         for log in sources:
             copy = logs.pop(to.of(log.topic_partition).partition, None)
-            if copy is None:
-                self._note(str(log.topic_partition), "the destination has no such partition")
-            else:
+            if copy is not None:
                 self._add(here, there, [log], [copy], align)
+            elif self._has_records(0, log):
+                self._note(str(log.topic_partition), "the destination has no such partition")
         is_all = to.partition is None and self.request.partition is None
         for log in logs.values() if is_all else ():
-            if len(log.whole):
+            if self._has_records(1, log):
                 self._note(str(log.topic_partition), "the source has no such partition")
 
     def _add(
@@ -264,7 +293,7 @@ class _Finding:
         destinations: Sequence[Log],
         align: Align,
     ) -> None:
-        if align is Align.ORDER and self.span != (None, None):
+        if align is Align.ORDER:
             ranges = self._range(sources[0], destinations[0])
         else:
             ranges = [*map(self._from, sources)], [*map(self._from_there, destinations)]
@@ -287,6 +316,12 @@ class _Finding:
             )
         )
 
+    def _has_records(self, side: int, log: Log) -> bool:
+        """Whether a log has committed records of the times that are asked for."""
+        reader = self.readers[side]
+        part = self._cut(reader.client, log, *self.span).range
+        return reader.record_at(part.topic_partition, part.start, part.end) is not None
+
     def _from(self, log: Log) -> Log:
         return self._cut(self.readers[0].client, log, self.span[0], None)
 
@@ -308,12 +343,7 @@ class _Finding:
         source, destination = (reader.client for reader in self.readers)
         tp, (start_ms, until_ms) = here.topic_partition, self.span
         start, until = self.request.start, self.request.until
-        cut = self._cut(
-            source,
-            here,
-            start_ms if _is_time(start) else None,
-            until_ms if _is_time(until) else None,
-        )
+        cut = self._cut(source, here, start_ms, until_ms)
         first, last = cut.range.start, cut.range.end
         if start is not None and start.offset is not None:
             if start.offset > here.end:
@@ -343,15 +373,16 @@ class _Finding:
 
 
 def _span(request: CompareRequest, now_ms: int) -> _Span:
-    """Return the times that are asked for; an offset counts as 0.
+    """Return the times that are asked for; an offset is none.
 
     Raises:
         ConfigError: the end is not after the start.
     """
     places = request.start, request.until
     # before 1970, the protocol has other meanings for some numbers
-    start, until = (place and max(0, place.moment_ms(now_ms) or 0) for place in places)
-    if all(map(_is_time, places)) and (start or 0) >= (until or 0):
+    moments = (None if place is None else place.moment_ms(now_ms) for place in places)
+    start, until = (None if moment is None else max(0, moment) for moment in moments)
+    if start is not None and until is not None and start >= until:
         raise ConfigError(
             "the time span ends before it begins", remedy="give an end later than the start"
         )
@@ -360,7 +391,3 @@ def _span(request: CompareRequest, now_ms: int) -> _Span:
 
 def _partition(log: Log) -> int:
     return log.topic_partition.partition
-
-
-def _is_time(place: Place | None) -> bool:
-    return place is not None and place.offset is None

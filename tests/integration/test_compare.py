@@ -39,7 +39,7 @@ from tests.copying import KEPT, Clusters, opened, write_transaction
 from tests.support import independent
 from tests.support.commands import relay_here
 from tests.support.compacted import eager
-from tests.support.comparing import Two, compared, numbered
+from tests.support.comparing import Two, after_first_fetch, compared, numbered
 from tests.support.consumers import commit
 from tests.support.independent import CREATE_TIME, Record, delete_before, ends, records_of, until
 from tests.support.mirrormaker import CHECKPOINTS, MirrorMaker
@@ -275,6 +275,9 @@ def test_compacted_topics(sides: Clusters) -> None:
     for found, (_, _, numbers, superseded) in zip(two.compare().found, CLEANED, strict=True):
         assert (found.error, dict(found.numbers)) == ("", numbers), found
         assert found.superseded == superseded, found
+    for asked in ("start", "until"):
+        with pytest.raises(ConfigError, match="source offsets say nothing"):
+            two.compare(partition=0, **{asked: Place(offset=3)})
 
 
 CLEANING = {
@@ -546,8 +549,9 @@ def test_what_is_not_there_is_not_passed(sides: Clusters) -> None:
             two.compare(partition=0, start=places[0], until=places[1])
     with pytest.raises(ConfigError, match="has no partition 7"):
         two.compare(partition=7)
-    with pytest.raises(ConfigError, match=r"no topic of .* matches 'none'"):
-        compared(sides, "none")
+    for topics in (("none",), (two.topic, "none")):
+        with pytest.raises(ConfigError, match=r"no topic of .* matches 'none'"):
+            compared(sides, *topics)
     with pytest.raises(ConfigError, match=r"no group of .* matches 'none'"):
         two.compare(groups="none")
 
@@ -671,6 +675,18 @@ def test_one_partition_where_partitions_are_not_kept(sides: Clusters) -> None:
     assert (found.same, found.numbers) == (20, {})
 
 
+@pytest.mark.parametrize("partitions", [(1, 2), (2, 1)])
+def test_partitions_that_one_side_alone_has(sides: Clusters, partitions: tuple[int, int]) -> None:
+    """They are a difference only if they have records of what is asked for."""
+    two, more = Two(sides, *partitions), partitions.index(2)
+    for side in (0, 1):
+        two.write(side, RECORDS)
+    two.write(more, [each._replace(timestamp=(CREATE_TIME, 5)) for each in RECORDS[:3]], to=1)
+    write_transaction(sides[more], TopicPartition(two.topic, 1), numbered(3, 100), commit=False)
+    for start, code in ((Place(at_ms=CREATED), 0), (None, 4)):
+        assert two.compare(align=Align.ORDER, start=start).exit_code == code
+
+
 def test_a_part_within_records_of_one_time(sides: Clusters) -> None:
     """Times find where the copies of source offsets are, but cannot tell such records apart."""
     two = Two(sides)
@@ -697,6 +713,33 @@ def test_a_cleaner_at_work_meanwhile(sides: Clusters) -> None:
     gone = partial(two.write, 1, [Record(b"gone", b"2")])
     (found,) = two.compare(meanwhile=gone).found
     assert (found.numbers, found.not_compared) == ({"extra": 1}, {CLEANED_MEANWHILE: 1})
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_cleaner_at_work_while_a_side_is_read(
+    sides: Clusters, monkeypatch: pytest.MonkeyPatch, side: int
+) -> None:
+    """What it removes of a key whose older records were read is no difference."""
+    two = Two(sides, config=COMPACTED)
+    records = [
+        record._replace(timestamp=(CREATE_TIME, CREATED + n * 1_000))  # each begins a segment
+        for n, record in enumerate(RECORDS[:21])
+    ]
+    for each in (0, 1):
+        two.write(each, *([record] for record in records))
+
+    def is_cleaned() -> bool:
+        now = CREATE_TIME, time.time_ns() // 1_000_000
+        two.write(side, [Record(b"new", b"", (), now)])
+        return sum(each.key != b"new" for each in two.records(side)) == 7
+
+    def clean() -> None:
+        with eager(sides[side]):
+            independent.configure(sides[side], ResourceType.TOPIC, two.topic, **CLEANING)
+            until(is_cleaned, "compaction")
+
+    after_first_fetch(monkeypatch, side, clean)
+    assert two.only() == ({}, {})
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -2,17 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status, UpstreamIdentity
+from relay_pipelines.model import (
+    CopyJob,
+    CopyRange,
+    Outcome,
+    Status,
+    TopicPartition,
+    UpstreamIdentity,
+)
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import KEPT, Clusters, Mirror, copy_as_it_is, copy_as_rows, numbered, opened
-from tests.support import independent
+from tests.support import comparing, independent, segments
 from tests.support.independent import create, delete, settled_end
 from tests.support.sleeping_clock import Untiring
 
@@ -123,6 +131,27 @@ def test_a_marker_under_a_later_leader_epoch(
     mirror.write(numbered(5, first=10))
     mirror.copy()
     mirror.assert_equal()
+
+
+def test_a_log_that_is_truncated_while_it_is_compared(
+    own_cluster: LocalCluster, sides: Clusters
+) -> None:
+    """What came in place of records that were read is unknown; a new leader alone replaces none."""
+    two, (broker,) = comparing.Two((sides[0], own_cluster.cluster())), own_cluster.brokers
+    records, at = comparing.numbered(4), TopicPartition(two.topic, 0)
+    for side in (0, 1):
+        two.write(side, records[:2], records[2:])
+
+    def restart(batches_left: int) -> None:
+        broker.stop()
+        segments.edit(own_cluster.folder, at, lambda batches: batches[:batches_left])
+        broker.start()
+        two.write(1, *([records[2:]] if batches_left < 2 else []))
+
+    for batches_left, code in ((2, 0), (1, 1)):
+        compared = two.compare(meanwhile=partial(restart, batches_left))
+        assert compared.exit_code == code, compared.findings
+    assert "the log was truncated on" in str(compared.findings[0])
 
 
 SAYS = "its timestamp differs (timestamps count); find out which upstream is right"

@@ -21,7 +21,8 @@ from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import read_clusters
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.integration.guarded import Permitted
-from tests.support.commands import at, configured, mirror
+from tests.support.commands import at, configured, mirror, relay_here
+from tests.support.consumers import commit
 from tests.support.independent import create, delete, delete_before, write
 from tests.support.planned_copy import at_destination, copy_planned, prepared
 
@@ -94,6 +95,46 @@ def test_a_hidden_topic_that_relay_yaml_names(
     assert said.out == f"{none}nothing was compared, and there is nothing to copy\n"
     assert said.err.startswith(f"warning: {none}")
     assert "grant the user Describe" in said.err
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_what_a_comparison_may_not_read(
+    guarded: LocalCluster,
+    destination_cluster: LocalCluster,
+    topic_name: str,
+    tmp_path: Path,
+    side: int,
+) -> None:
+    """It names a topic or group that is hidden or unreadable on one side, and does not pass."""
+    permitted, other = Permitted(guarded, topic_name), destination_cluster.cluster()
+    hidden, unread, group = (f"{topic_name}-{what}" for what in ("hidden", "unread", "group"))
+    for topic in (topic_name, hidden, unread):
+        permitted.create(topic)
+        create(other, topic, 1, KEPT)
+        for cluster in (guarded.cluster(), other):
+            write(cluster, TopicPartition(topic, 0), numbered(3))
+    for cluster in (guarded.cluster(), other):
+        commit(cluster, group, TopicPartition(topic_name, 0), 1)
+    permitted.allow()
+    permitted.hide(hidden)
+    permitted.forbid_reading(unread)
+    sides = [permitted.as_user(), other]
+    clusters = sides[side], sides[1 - side]
+    config = configured(tmp_path, {"m": mirror(*clusters, topic_name, hidden)})
+    for asked, code, named in (
+        (["--topics", topic_name], 0, ""),
+        ([], 1, hidden),
+        (["--topics", topic_name, "--topics", hidden], 1, hidden),
+        (["--topics", f"{topic_name}(-unread)?"], 1, unread),
+        (["--topics", topic_name, "--groups", f"{group}.*"], 1, group),
+    ):
+        done = relay_here(config, "compare", *asked)
+        assert done.returncode == code, done.stderr
+        assert named in done.stderr
+    part = ["--topics", f"{topic_name}(-unread)?", "--partition", "0", "--from", "1"]
+    done = relay_here(config, "compare", *part, "--json")
+    assert (done.returncode, unread in done.stderr) == (1, True)
+    assert topic_name in [pair["topic"] for pair in json.loads(done.stdout)["pairs"]]
 
 
 def test_a_topic_that_the_mirror_knows_is_hidden(

@@ -1,5 +1,6 @@
 """Whatever another tool has done, a comparison's numbers are those of both multisets."""
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -14,8 +15,9 @@ from relay_pipelines.compare import by_key, in_order
 from relay_pipelines.compare.alignment import KEY, changed_fields
 from relay_pipelines.compare.by_key import ByKey, merged
 from relay_pipelines.compare.in_order import InOrder, digest
-from relay_pipelines.compare.pairs import Found, Log, Pair
+from relay_pipelines.compare.pairs import CHANGED, CLEANED_MEANWHILE, MISSING, Found, Log, Pair
 from relay_pipelines.compare.request import Align
+from relay_pipelines.compare.tasks import settled
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import TIMESTAMP_TYPE_BIT
 from relay_pipelines.protocol.reader import FetchedSpan
@@ -200,6 +202,20 @@ def test_the_name_of_a_header_that_is_no_text() -> None:
     """A file, or a screen, can hold what stands for it."""
     (_, added) = changed_fields((1, None, None, ()), (1, None, None, (("\udcff", b""),)), range(4))
     assert added.encode() == b"\\udcff"
+
+
+def test_differences_that_a_cleaner_makes_again_and_again() -> None:
+    """Those that stay are differences; of the others, nobody knows."""
+    numbers = itertools.count(1)
+
+    def compare() -> Found:
+        found = Found(replace(pair(9, 9, Align.KEY), compacts=(False, True)))
+        found.note(MISSING, (AT, 1), None, next(numbers))
+        found.note(CHANGED, (AT, 2), (AT, 2))
+        return found
+
+    found = settled(compare)
+    assert (found.numbers, found.not_compared) == ({CHANGED: 1}, {CLEANED_MEANWHILE: 4})
 
 
 def cleaned(records: Sequence[Content], count: int) -> list[Content]:

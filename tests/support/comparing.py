@@ -2,17 +2,22 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import pytest
+
 from relay_pipelines.api import compare_clusters
+from relay_pipelines.compare import reading
 from relay_pipelines.compare.comparing import compare, settings_of
 from relay_pipelines.compare.pairs import KINDS
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.sides import Sides
 from tests.copying import KEPT, Clusters
 from tests.support import independent
@@ -65,7 +70,20 @@ class Two:
         return (here - there).total(), (there - here).total()
 
 
-def compared(sides: Clusters, topics: str, **asked: Any) -> Compared:
+def after_first_fetch(patch: pytest.MonkeyPatch, side: int, act: Callable[[], object]) -> None:
+    """Let a comparison read little at once; call `act` when a side was read in part, once."""
+    acts = [act]
+
+    def little(client: ClusterClient, offsets: OffsetRange, _: int) -> Iterator[list[FetchedSpan]]:
+        for spans in read(client, offsets, 100):
+            yield spans
+            if acts and spans and client.cluster.name == ("source", "destination")[side]:
+                acts.pop()()
+
+    patch.setattr(reading, "read", little)
+
+
+def compared(sides: Clusters, *topics: str, **asked: Any) -> Compared:
     """Compare topics of two clusters, as the command does.
 
     Args:
@@ -75,7 +93,7 @@ def compared(sides: Clusters, topics: str, **asked: Any) -> Compared:
     source, destination = (",".join(cluster.bootstrap_servers) for cluster in sides)
     session, meanwhile = asked.pop("session", None), asked.pop("meanwhile", None)
     clock = asked.pop("clock", None)
-    request = CompareRequest(source, destination, (topics,), **asked)
+    request = CompareRequest(source, destination, topics, **asked)
     if not session and not meanwhile and not clock:
         return compare_clusters(request)
 
