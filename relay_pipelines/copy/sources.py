@@ -218,6 +218,9 @@ class FetchedBatches(BatchSource):
         """
         log = record_filter.log
         if log is not None and log != self._identity:
+            if not self._failures.unfit and not self._failures.counts:
+                # only Spark's reader has left this one: the next plan begins where that went
+                self._upstream = log.upstream
             raise self._stale(
                 f"Spark selected records of upstream {log.upstream}, and upstream"
                 f" {self._identity.upstream} is read now"

@@ -28,6 +28,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import decode, encode
+from relay_pipelines.run.spark_jobs import _beginning_at
 from relay_pipelines.snapshot.lost_checkpoints import LostCheckpoints
 from relay_pipelines.spark.job import outcome_row
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
@@ -150,6 +151,20 @@ def test_a_chunk_holds_rows_of_one_upstream() -> None:
     entries = [record.entry for record in chains(copies)[memory.AT].records]
     found = [(entry.source.start, entry.source.end, entry.upstream) for entry in entries]
     assert found == [(0, 10, "source"), (10, 20, "other")]
+
+
+@pytest.mark.parametrize("corrupt", [2, 3])
+def test_a_predicate_with_a_batch_that_is_corrupt_on_one_upstream(corrupt: int) -> None:
+    """Spark's reader leaves that upstream; the next plan begins where it has decided since."""
+    bad, good = (filled((0, 5), (5, 10), (10, 15), (15, 20)) for _ in range(2))
+    copies, wanted, own = destination("a"), whole("a", 20), job(OTHER)
+    memory.corrupt(bad, corrupt)
+    for _ in range(4):
+        (outcome,) = copy(bad, copies, wanted, way=copy_as_kept, own=own, other=good)
+        wanted = replace(wanted, checkpoint=[None, *checkpoints_of(copies)][-1])
+        own = _beginning_at(own, outcome.upstream)
+    assert (outcome.error, outcome.next_offset) == ("", 20)
+    assert len(copies.logs["a"].committed()) == 20
 
 
 def test_decisions_that_end_early_are_used() -> None:
