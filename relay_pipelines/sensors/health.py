@@ -36,9 +36,10 @@ class _Cursor:
     at: float = 0.0
 
     @staticmethod
-    def load(text: str | None) -> "_Cursor":
-        """Return what `dump` stored; what cannot be read counts as nothing: all is said again."""
-        return HEALTH_CURSOR.recalled(_Cursor, text)
+    def load(text: str | None, now: float) -> "_Cursor":
+        """Return what `dump` stored, or nothing, as of a planner's cursor: all is said again."""
+        found = HEALTH_CURSOR.recalled(_Cursor, text)
+        return _Cursor() if found.at > now else found
 
     def dump(self) -> str:
         return HEALTH_CURSOR.text(self)
@@ -70,8 +71,8 @@ def build(
             raise TickError(f"{name}: {error}") from None
         if name not in kafka.settings.mirrors:
             return no_longer_in_file(name)
-        settings, last = kafka.mirror(name), _Cursor.load(context.cursor)
-        now = kafka.clock.now_ms() / 1000
+        settings, now = kafka.mirror(name), kafka.clock.now_ms() / 1000
+        last = _Cursor.load(context.cursor, now)
         stored, unknown = _read_checkpoints(name, settings, kafka)
         states = upstream_selection.probe(Sides(name, settings, kafka.clock), stored)
         upstreams = upstream_selection.judge(settings, states, stored).upstreams

@@ -119,7 +119,7 @@ class _Tick:
         return self.loaded[0].mirror
 
     def result(self) -> dg.SensorResult | dg.SkipReason:
-        cursor = MirrorCursor.load(self.context.cursor)
+        cursor = MirrorCursor.load(self.context.cursor, self.kafka.clock.now_ms() / 1000)
         if self._may_rest(cursor):
             return dg.SkipReason(cursor.line)
         try:

@@ -100,12 +100,15 @@ class MirrorCursor:
         return self.lanes.get(lane.name, Cursor())
 
     @staticmethod
-    def load(text: str | None) -> "MirrorCursor":
+    def load(text: str | None, now: float) -> "MirrorCursor":
         """Return what `dump` stored; nothing at the first tick.
 
-        What cannot be read, as of another version, counts as nothing: all is reported again.
+        What cannot be read, as of another version, counts as nothing: all is reported again. So
+        does what a clock that was ahead has stored: nothing of it would be due until that time.
         """
-        return PLANNER_CURSOR.recalled(MirrorCursor, text)
+        found = PLANNER_CURSOR.recalled(MirrorCursor, text)
+        is_ahead = any(cursor.known_at > now for cursor in found.lanes.values())
+        return MirrorCursor() if is_ahead else found
 
     @property
     def looked_at(self) -> float:

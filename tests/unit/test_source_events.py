@@ -1,5 +1,6 @@
 """What the planner reports of source topics: rarely, and never of many at once."""
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -144,7 +145,7 @@ def test_keys_and_cursors():
     foreign = {"r": Foreign(3.0, "where")}
     written = Cursor(lag_passed=True, missing=["a deleted"], foreign=foreign, held={"a": "w"})
     cursor = MirrorCursor({"main": written}, ["b"], "nothing to do")
-    assert MirrorCursor.load(cursor.dump()) == cursor
+    assert MirrorCursor.load(cursor.dump(), 0.0) == cursor
 
 
 @pytest.mark.parametrize(
@@ -156,8 +157,18 @@ def test_keys_and_cursors():
 )
 def test_a_cursor_that_cannot_be_read_is_an_empty_one(text):
     """It is only what was said already: a tick that fails would stop the mirror."""
-    assert MirrorCursor.load(text) == MirrorCursor()
-    assert health._Cursor.load(text) == health._Cursor()
+    assert MirrorCursor.load(text, math.inf) == MirrorCursor()
+    assert health._Cursor.load(text, math.inf) == health._Cursor()
+
+
+def test_a_cursor_of_a_time_to_come_is_an_empty_one():
+    """A clock was ahead, and is right again: what is due would not be reported until then."""
+    for at, is_kept in ((100.0, True), (101.0, False)):
+        planner = MirrorCursor({"main": Cursor(known_at=100.0), "own": Cursor(known_at=at)})
+        upstreams = health._Cursor({"a": True}, {}, at)
+        assert MirrorCursor.load(planner.dump(), 100.0) == (planner if is_kept else MirrorCursor())
+        kept = upstreams if is_kept else health._Cursor()
+        assert health._Cursor.load(upstreams.dump(), 100.0) == kept
 
 
 def test_what_is_refused_misses_the_target_and_has_no_loss_to_accept():

@@ -5,6 +5,7 @@
 
 import itertools
 import json
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -125,8 +126,8 @@ def test_what_is_outside_of_kafka_is_read(release: Path, left: Path) -> None:
     (*_, offsets) = (left / "stream" / "offsets" / "0").read_text().splitlines()
     assert StreamOffsets.from_json(json.loads(offsets)).next
     cursors = json.loads((left / "cursors.json").read_text())
-    assert MirrorCursor.load(cursors["planner"]).lanes.keys() == {naming.MAIN}
-    assert health._Cursor.load(cursors["health"]).healthy == {"a": True}
+    assert MirrorCursor.load(cursors["planner"], math.inf).lanes.keys() == {naming.MAIN}
+    assert health._Cursor.load(cursors["health"], math.inf).healthy == {"a": True}
     with DagsterInstance.local_temp(str(left / "dagster")) as instance:
         keys = instance.get_dynamic_partitions(naming.plans_name(MIRROR, naming.MAIN))
         plans = [window_log.find(instance, LANE, key, TOPICS) for key in keys]
