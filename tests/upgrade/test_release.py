@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pytest
 from confluent_kafka.admin import ResourceType
 from dagster import DagsterInstance
@@ -32,6 +31,7 @@ from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.sensors import health
 from relay_pipelines.sensors.source_events import MirrorCursor
+from relay_pipelines.sensors.tick_error import TickError
 from relay_pipelines.settings.topics import WindowSettings
 from relay_pipelines.windows.failed_windows import FailedWindows
 from tests.orchestration.in_process_environment import (
@@ -258,7 +258,7 @@ def refuses(env: InProcessEnvironment) -> None:
     with nothing_written(env.destination.cluster(), *(f"eu.{topic}" for topic in TOPICS)):
         for command in LOOKING:
             assert line in said(env.config, *command), command
-        with pytest.raises(dg.Failure, match=NEWER):
+        with pytest.raises(TickError, match=NEWER):
             env.tick()
         assert NEWER in failure(env.run()), "a session ends with the line"
         assert NEWER in line_of(env.health()), "the upstreams are looked at all the same"
