@@ -34,7 +34,8 @@ _GROUPS = tuple(
 )
 _ONE = np.uint64(1)
 _BYTE_BITS = 8
-_COPIED_BYTES = 256  # at most, so that copies of many stay in the processor's cache
+_COPIED_BYTES = 256  # of a tail, at most: to copy more takes as long as to compare one by one
+_CACHED_BYTES = 1 << 16  # are copied at once, and so stay in the processor's cache
 _CONTINUES = 0x80  # the bit in a byte of a varint that says that another byte follows
 _FEW = 12  # batches, for which numpy's calls cost more than a loop
 
@@ -256,10 +257,12 @@ def _are_same(one: bytes, other: bytes, bounds: Bounds, size: int) -> bool:
 
     So the first and the last bytes of a tail are all of it, and numpy copies those of many at once.
     """
-    return (
-        size <= _COPIED_BYTES
-        and _blocks(one, bounds.here, size) == _blocks(other, bounds.there, size)
-        and _blocks(one, bounds.end - size, size) == _blocks(other, bounds.last - size, size)
+    step = _CACHED_BYTES // size
+    blocks = (bounds.here, bounds.there), (bounds.end - size, bounds.last - size)
+    return size <= _COPIED_BYTES and all(
+        _blocks(one, here[at : at + step], size) == _blocks(other, there[at : at + step], size)
+        for here, there in blocks
+        for at in range(0, len(here), step)
     )
 
 

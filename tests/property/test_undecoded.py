@@ -1,5 +1,7 @@
 """What is known of records without decoding them is what the decoder finds."""
 
+import itertools
+
 import pytest
 from aiokafka.errors import CorruptRecordException
 from crc32c import crc32c
@@ -171,4 +173,12 @@ def test_one_byte_that_differs() -> None:
         assert copies is not None
         for index in range(len(values)):
             assert same_tails(found, index, copies, index, 1) == 0
+    for cached_bytes, index in itertools.product((256, 1 << 16), range(0, len(values), 46)):
+        some = [*values]
+        some[index] = b"x" + some[index][1:]
+        copies = undecoded(batches([Record(0, 1, None, each, []) for each in some], 600, 0))
+        assert copies is not None
+        with pytest.MonkeyPatch.context() as patch:  # how many are compared at once
+            patch.setattr(undecoded_module, "_CACHED_BYTES", cached_bytes)
+            assert same_tails(found, 0, copies, 0, len(values)) == index
     assert same_tails(found, 0, found, 0, len(values)) == len(values)
