@@ -65,7 +65,7 @@ soak: setup  ## Mirror with Dagster for an hour of kills, edits and outages; wri
 	$(BIN)/python -m benchmarks.orchestration.soak --minutes $(or $(MINUTES),60) $(addprefix --seed ,$(SEED)) $(addprefix --topics ,$(TOPICS))
 
 COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\
-	checkpoints failover following losses pins recount source_queries)
+	checkpoints compare failover following losses pins planted_differences recount source_queries)
 OLDEST := $(VENV)/oldest
 # without the tests of what Kafka 2.4 does not report, see docs/versions.md
 versions: setup  ## Run the tests of `make test` with the oldest dependencies; test the copy with Kafka 2.4.1 and 3.9.1 as source and as destination.

@@ -148,7 +148,7 @@ def scan(cluster: Cluster, partitions: Sequence[TopicPartition]) -> tuple[Extent
         extents: list[Extent] = []
         for first in range(0, len(partitions), _AT_ONCE):
             topic_partitions = partitions[first : first + _AT_ONCE]
-            firsts = _first_records(
+            firsts, _ = fetch_first(
                 client, {partition: starts[partition] for partition in topic_partitions}
             )
             extents += (
@@ -160,18 +160,6 @@ def scan(cluster: Cluster, partitions: Sequence[TopicPartition]) -> tuple[Extent
                 for partition in topic_partitions
             )
         return tuple(extents)
-
-
-def _first_records(
-    client: ClusterClient, starts: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, FetchResponse]:
-    """Fetch together what would take a request for each of many topic-partitions."""
-    fetching = fetch_first(client, starts)
-    while True:
-        try:
-            next(fetching)
-        except StopIteration as done:
-            return dict(done.value)
 
 
 def _settled_ends(

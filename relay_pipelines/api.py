@@ -330,10 +330,11 @@ class Mirror:
         from relay_pipelines.offsets.apply import client_of
         from relay_pipelines.offsets.translate import committed_positions, look_to_leave, translate
 
-        with client_of(self._sides, to.other, upstream) as client:
+        sides = self._sides.seen()
+        with client_of(sides, to.other, upstream) as client:
             positions, failed = committed_positions(client, groups, pattern)
             look = look_to_leave(client, self.settings, positions, to)
-        return translate(self._sides, positions, to, look), failed
+        return translate(sides, positions, to, look), failed
 
     def verify_schemas(self, request: SchemasRequest | None = None) -> list[TopicVerdict]:
         """Compare the schemas that copied records name, as `relay schemas verify` does.

@@ -57,7 +57,7 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
         ConfigError: relay.yaml is missing or invalid; Dagster shows the message in place of the
             code location.
     """
-    tables.read_migrations_once()
+    tables.spare_code_server()
     loaded = settings.load(config)
     catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())

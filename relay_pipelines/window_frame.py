@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.dataframe.data_source import refuse_unknown_columns
 from relay_pipelines.dataframe.record_range import Range, read_range
-from relay_pipelines.errors import DestinationError
 from relay_pipelines.ledger.chunk_copies import ChunkCopies
 from relay_pipelines.ledger.committed import entries_back_to
 from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.sides import Sides
 
 if TYPE_CHECKING:
@@ -53,11 +51,9 @@ def windows_as_frame(
     """
     wanted = list(columns or _COLUMNS)
     refuse_unknown_columns(wanted, _COLUMNS)
+    sides = sides.seen()  # tasks must reach the same cluster
     entries = entries_back_to(sides, [topic], [window.key for window in windows])
-    cluster = sides.mirror.destination_cluster
-    with ClusterClient(cluster, DestinationError, purpose="frame") as client:
-        client.metadata([])  # tasks must reach the same cluster
-        tasks = _labelled_ranges(client.cluster, entries, _Owners(windows, others))
+    tasks = _labelled_ranges(sides.destination_cluster, entries, _Owners(windows, others))
     schema = ", ".join(f"{column} {_COLUMNS[column]}" for column in wanted)
     if not tasks:
         return session.createDataFrame([], schema)

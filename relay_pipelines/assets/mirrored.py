@@ -9,7 +9,7 @@ from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import checks
 from relay_pipelines.model import RecordPolicy
-from relay_pipelines.orchestration import naming, tables, turns, window_log
+from relay_pipelines.orchestration import naming, tables, window_log
 from relay_pipelines.orchestration.lane import Lane, ops
 from relay_pipelines.orchestration.stopping import (
     Session,
@@ -135,8 +135,9 @@ def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
         attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
 
         def events(stop: Stop, session: Session) -> Iterator[Batch]:
-            turns.wait_for_turn(op, lane, kafka.clock, stop)
             copying = LaneRun(op, lane, kafka, session, stop, catalog, attempt)
+            if not copying.place.wait():
+                raise dg.DagsterExecutionInterruptedError
             try:
                 snapshot = copying.survey(only=topics)
                 report = yield from copying.copy_frozen(snapshot, frozen, topics)

@@ -57,6 +57,7 @@ def audit_against(path: Path, sides: Sides) -> StatementAudit:
     attested = [record.entry for records in statement.records.values() for record in records]
     copies = {entry.to for entry in attested}
     ledger = read_verified_ledger(sides, copies)
+    sides = sides.at(ledger.cluster_id)
     _require_same_mirror(path, statement, ledger)
     audit = StatementAudit(statement, tally=Tally(entries=len(attested)))
     audit.findings += [

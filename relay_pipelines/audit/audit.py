@@ -347,11 +347,11 @@ def begin(sides: Sides, request: AuditRequest) -> Audit:
         today = dt.datetime.fromtimestamp(sides.clock.now_ms() / 1000, dt.UTC).date()
         request = replace(request, seed=str(today))  # all samples of a day are the same
     ledger = read_verified_ledger(sides)
+    sides = sides.at(ledger.cluster_id)
     level, reads = request.level, request.level is not Level.LEDGER
     there = read_destination_topics(sides, ledger, with_configs=reads)
     selected = _selected(request, ledger)
-    destination = replace(sides.mirror.destination_cluster, id=ledger.cluster_id)
-    job = AuditJob(sides.name, (), destination, sides.options)
+    job = AuditJob(sides.name, (), sides.destination_cluster, sides.options)
     audit = Audit(sides.name, request, job, {})
     lost: dict[TopicPartition, str] = {}
     for each in selected:

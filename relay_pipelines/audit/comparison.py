@@ -116,6 +116,8 @@ class Side:
         self.contents: list[Content] = []
         """Of the records that are decoded and not yet taken, those from `at` on are left."""
         self.at = 0
+        self.holes = 0
+        """Offsets so far that only a cleaner can have emptied."""
         self.is_append_time = False
         self._decoded: list[FetchedSpan] = []  # what is left comes from them
         self._fetches = iter(fetches)
@@ -240,6 +242,7 @@ class Side:
             spans = next(self._fetches, None)
             if spans is None:
                 return None
+            self.holes += sum(span.holes for span in spans)
             self._fetched = [span for span in reversed(spans) if self._is_own(span)]
         return self._fetched[-1]
 

@@ -38,7 +38,7 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.fetch import FetchResponse
 from relay_pipelines.protocol.open_transactions import wait_until_stable
-from relay_pipelines.protocol.reader import FetchedSpan, fetched_first, read
+from relay_pipelines.protocol.reader import FetchedSpan, fetch_first, read
 
 _TOGETHER = 100  # parts whose leaders are asked in common
 _FEW_BYTES = 32 << 10  # of a part whose records come with those of others
@@ -186,7 +186,7 @@ def _ask(client: ClusterClient, parts: Mapping[int, RecountPart]) -> Mapping[int
         for index, part in parts.items()
         if part.size_bytes <= _FEW_BYTES and begins[index] < part.end(stable[at[index]])
     }
-    first = fetched_first(client, few) if len(few) > 1 else {}
+    first = client.whole(fetch_first(client, few)) if len(few) > 1 else {}
     return {
         index: _Log(low[to], stable[to], first.get(to) if few.get(to) == begins[index] else None)
         for index, to in at.items()

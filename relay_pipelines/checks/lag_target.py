@@ -4,7 +4,7 @@ Dagster's freshness policies look at materialisations, and would fail topics wit
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import dagster as dg
 
@@ -57,18 +57,17 @@ def missed(
     return dict(misses)
 
 
-def evaluations(lane: Lane, topics: Mapping[str, str]) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield what the check says of each topic.
+def evaluation(lane: Lane, topic: str, why: str) -> dg.AssetCheckEvaluation:
+    """What the check says of a topic.
 
     Args:
-        topics: topic -> why it misses the target; empty if it meets it.
+        why: it misses the target; empty if it meets it.
     """
-    for topic, why in topics.items():
-        yield CheckResult(
-            not why,
-            why or "no record waits for longer",
-            {"target (seconds)": lane.window.lag_target / 1000},
-        ).evaluation(naming.topic_check(lane.path, topic, naming.LAG_TARGET))
+    return CheckResult(
+        not why,
+        why or "no record waits for longer",
+        {"target (seconds)": lane.window.lag_target / 1000},
+    ).evaluation(naming.topic_check(lane.path, topic, naming.LAG_TARGET))
 
 
 def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
@@ -83,7 +82,8 @@ def build(lane: Lane, mirror: Mirror) -> list[dg.AssetChecksDefinition]:
         snapshot = kafka.snapshot(lane.mirror, topics.__contains__)
         now_ms = kafka.clock.now_ms()
         misses = missed(lane, snapshot, late(snapshot, now_ms), now_ms)
-        yield from evaluations(lane, {topic: str(misses.get(topic, "")) for topic in topics})
+        for topic in topics:
+            yield evaluation(lane, topic, str(misses.get(topic, "")))
 
     description = (
         "No record, also none in an open transaction, waits for longer than"

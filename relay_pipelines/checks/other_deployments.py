@@ -30,7 +30,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A run of another deployment.
+    """A run that this Dagster does not know: of another deployment, or of a deleted database.
 
     Args:
         committed_at: when it committed last, in seconds since the Unix epoch.
@@ -102,8 +102,9 @@ def words(foreign: Runs) -> str:
     more = len(foreign) - _SHOWN
     others = f" and {plural(more, 'more run')}" if more > 0 else ""
     return (
-        f"runs that are not of this Dagster copy these topics as well: {', '.join(shown)}{others};"
-        " keep one deployment per mirror"
+        "runs that this Dagster does not know have copied these topics within"
+        f" {seconds(RECENT_SECONDS)}: {', '.join(shown)}{others}; keep one deployment per mirror,"
+        " unless they are its own, and its database was deleted since"
     )
 
 

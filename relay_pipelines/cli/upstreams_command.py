@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from relay_pipelines.errors import ConfigError, RelayError, SourceError
 from relay_pipelines.invocation import Invocation, selected_mirrors
 from relay_pipelines.ledger import reader
-from relay_pipelines.ledger.state_table import CheckpointSnapshot
+from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
 from relay_pipelines.output import json_output, messages, tables
 from relay_pipelines.output.formatting import stdout
 from relay_pipelines.prepare import owners
@@ -52,10 +53,10 @@ def clear(invocation: Invocation, names: Sequence[str], upstreams: Sequence[str]
     _refuse_unknown(mirrors.values(), upstreams)
     for name, mirror in mirrors.items():
         with invocation.reporting_errors(name):
-            sides = Sides(name, mirror)
-            quarantined = reader.read_checkpoints(sides).quarantined
-            no_longer = {upstream: "" for upstream in upstreams if upstream in quarantined}
-            with sides.destination() as client:
+            with Sides(name, mirror).destination() as client:
+                stored = client.retry(partial(read_any_state, client))
+                quarantined = stored.of(name).quarantined
+                no_longer = {upstream: "" for upstream in upstreams if upstream in quarantined}
                 owners.set_quarantine(client, no_longer)
             for upstream in (
                 upstream.name for upstream in mirror.upstreams if upstream.name in upstreams

@@ -32,12 +32,14 @@ from relay_pipelines.compare.in_order import digest_of_tail
 from relay_pipelines.compare.pairs import (
     BEYOND_THE_END,
     CHANGED,
+    CLEANED,
     CLEANED_MEANWHILE,
     DUPLICATED,
     EXTRA,
     MANY_OF_ONE_KEY,
     MISSING,
     OUT_OF_ORDER,
+    PERHAPS_HIDDEN,
     TRIMMED_AT_DESTINATION,
     TRIMMED_AT_SOURCE,
     Found,
@@ -57,6 +59,7 @@ _PLACE = Struct(">BIq")  # side, partition, offset: they sort as they are number
 _CONTENT = Struct(">qB16s")  # timestamp, flags, digest of the value
 _NO_KEY, _TOMBSTONE, _APPEND_TIME = 1, 2, 4
 _NOTHING = bytes(16)
+_HOLES = b"\xff" * GROUP_BYTES  # the group of rows that count the holes of a log
 _MOST_ROWS = 1 << 18  # of a group
 _MOST_MISSING = 1 << 16  # of which the offsets are kept
 _ALL = range(len(FIELDS))
@@ -77,7 +80,7 @@ class Row(NamedTuple):
 
 
 def rows(reader: Reader, pair: Pair, side: int, log: Log) -> Iterator[bytes]:
-    """Yield the records of a log as rows.
+    """Yield the records of a log as rows, and how many holes it has.
 
     Raises:
         RelayError: the cluster does not answer, or refuses; or retention deletes what is read; or
@@ -99,6 +102,8 @@ def rows(reader: Reader, pair: Pair, side: int, log: Log) -> Iterator[bytes]:
                     place = _PLACE.pack(side, partition, record.offset)
                     yield _group(content, by_key=by_key) + place + _packed(content, flag)
             records.at = len(records.contents)
+    if records.holes:
+        yield _HOLES + _PLACE.pack(side, partition, records.holes)
 
 
 def _group(content: Sequence[Any], *, by_key: bool) -> bytes:
@@ -171,6 +176,7 @@ class KeysFound:
         ended: partition and offset of those that the destination may have had, up to a tombstone.
         without_key: those of records of each side without any of their key on the other one, which
             a cleaner may have removed for one that came after the comparison began.
+        holes: as of `Found.excuse`.
     """
 
     found: Found
@@ -180,6 +186,7 @@ class KeysFound:
     without_key: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(
         default_factory=lambda: ([], [])
     )
+    holes: list[int] = field(default_factory=lambda: [0, 0])
 
 
 class ByKey:
@@ -190,15 +197,18 @@ class ByKey:
         self._found = self.result.found
         self._crowd: dict[tuple[int, int], tuple[int, int]] = {}  # of `missing`: offset and count
         self._pair = pair
-        self._trimmed = [
-            any(log.is_trimmed for log in logs) for logs in (pair.sources, pair.destinations)
-        ]
-        self._topics = [logs[0].topic_partition.topic for logs in (pair.sources, pair.destinations)]
+        self._trimmed = [any(log.is_trimmed for log in logs) for logs in pair.sides]
+        self._topics = [logs[0].topic_partition.topic for logs in pair.sides]
 
     def compare(self, sorted_rows: Iterable[bytes]) -> KeysFound:
         """Compare all groups of rows, which come sorted."""
-        for _, group in groupby(sorted_rows, key=lambda row: row[:GROUP_BYTES]):
-            self._compare(group)
+        for name, group in groupby(sorted_rows, key=lambda row: row[:GROUP_BYTES]):
+            if name == _HOLES:
+                for row in group:
+                    side, _, holes = _PLACE.unpack_from(row, GROUP_BYTES)
+                    self.result.holes[side] += holes
+            else:
+                self._compare(group)
         self.result.missing += [
             (partition, first, there, count)
             for (partition, there), (first, count) in self._crowd.items()
@@ -242,7 +252,12 @@ class ByKey:
             _retime(found, source, destination)
         if not is_ordered:
             found.same, found.moved = found.moved, []
+        # where no order is known, any record may have been before those that are the same
+        of_order = [*found.same, *found.changed] if is_ordered or any(self._pair.compacts) else []
+        firsts = [min((pair[side] for pair in of_order), default=None) for side in (0, 1)]
         self._take(found, source, destination, fields)
+        self._take_missing(found.missing, source, destination, firsts[0])
+        self._take_extra(found.extra, source, destination, firsts[1], fields)
 
     def _is_ordered(self, some: list[Row]) -> bool:
         one = len({row.partition for row in some}) <= 1
@@ -266,10 +281,6 @@ class ByKey:
             total.changed[names] += 1
             if added:
                 total.added[added] += 1
-        both = [*found.same, *found.changed]
-        firsts = [min((pair[side] for pair in both), default=None) for side in (0, 1)]
-        self._take_missing(found.missing, source, destination, firsts[0])
-        self._take_extra(found.extra, source, destination, firsts[1], fields)
 
     def _matched(self, one: Row, other: Row) -> None:
         last = self.result.last.setdefault(one.partition, {})
@@ -291,6 +302,8 @@ class ByKey:
                 self._found.superseded += 1
             elif self._trimmed[1] and is_before:
                 self._found.not_compared[TRIMMED_AT_DESTINATION] += 1
+            elif self._pair.compacts[1] and source[index].key is None:
+                self._found.not_compared[CLEANED] += 1  # it was there before the topic compacted
             elif not destination and self._may_be_cleaned(source[index]):
                 continue
             elif len(self.result.missing) < _MOST_MISSING:
@@ -321,6 +334,8 @@ class ByKey:
                 self._found.superseded += 1
             elif self._trimmed[0] and is_before:
                 self._found.not_compared[TRIMMED_AT_SOURCE] += 1
+            elif self._pair.compacts[0] and row.key is None:
+                self._found.not_compared[CLEANED] += 1
             elif source or not self._may_be_cleaned(row):
                 self._found.note(EXTRA, None, self._place(row))
 
@@ -364,7 +379,9 @@ def merged(parts: Sequence[KeysFound], has_grown: tuple[bool, bool] = (False, Fa
     else:
         missing += [(*place, -1, 1) for place in here]
     ended = [place for part in parts for place in part.ended]
+    found.leave_open(EXTRA, PERHAPS_HIDDEN, sum(log.hidden for log in found.pair.sources))
     _name_missing(found, sorted(missing), ended, last)
+    found.excuse([sum(part.holes[side] for part in parts) for side in (0, 1)])
     found.runs.sort()
     unknown = "records are compared by key, which maps no offsets"
     found.judged = [JudgedCommit(commit, unknown=unknown) for commit in found.pair.commits]
@@ -414,7 +431,7 @@ def compare_here(readers: Readers, pair: Pair) -> Found:
     Raises:
         RelayError: as `rows`.
     """
-    logs = [(side, log) for side in (0, 1) for log in (pair.sources, pair.destinations)[side]]
+    logs = [(side, log) for side in (0, 1) for log in pair.sides[side]]
     all_rows = [row for side, log in logs for row in rows(readers[side], pair, side, log)]
     return merged([ByKey(pair).compare(sorted(all_rows))], have_grown(readers, pair))
 

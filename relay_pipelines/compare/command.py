@@ -9,6 +9,7 @@ from pathlib import Path
 from relay_pipelines.audit.report import difference_table
 from relay_pipelines.audit.verdict import State
 from relay_pipelines.compare.comparing import compare, settings_of
+from relay_pipelines.compare.pairs import MOST_READINGS
 from relay_pipelines.compare.report import compare_document, compare_table, group_table
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
@@ -58,7 +59,10 @@ def run(
 def _progress(compared: Compared) -> AbstractContextManager[Callable[[int], None]]:
     total = sum(pair.size_bytes for pair in compared.pairs)
     what = plural(len(compared.pairs), "comparison")
-    return bytes_progress(f"{compared.name}: read", total, what, stderr())
+    title = f"{compared.name}: read"
+    if any(any(pair.compacts) for pair in compared.pairs):
+        title += f" (compacted topics that differ up to {MOST_READINGS} times)"
+    return bytes_progress(title, total, what, stderr())
 
 
 def _report(invocation: Invocation, compared: Compared, *, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -13,14 +13,15 @@ from typing import Any
 
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.comparison import Difference, show
-from relay_pipelines.compare.pairs import Example, Found
-from relay_pipelines.compare.reading import Readers
+from relay_pipelines.compare.pairs import Example, Found, Log
+from relay_pipelines.compare.reading import Readers, last_crcs
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.compare.selection import begin
 from relay_pipelines.compare.tasks import COMPARE, compare_group, compare_keys, readers_of
 from relay_pipelines.errors import RelayError
-from relay_pipelines.finding import Finding, Kind, Severity
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.validation_errors import in_section
 from relay_pipelines.sides import Sides
@@ -94,53 +95,56 @@ def _read(compared: Compared, session: Callable[[], Any], tag: str) -> Generator
                 compared.add([Found(pair, error=str(error))])
             yield pair.size_bytes
     with readers_of(job) as readers:
-        _find_replaced(readers, compared)
+        _forget_replaced(readers, compared)
         differing = (found for found in compared.found if found.first)
         for found in islice(differing, _SHOWN):
             for kind, example in found.first.items():
                 found.first[kind] = _shown(readers, found, kind, example)
 
 
-def _find_replaced(readers: Readers, compared: Compared) -> None:
-    """Note topics that were deleted, or created again, or truncated, while they were read."""
-    logs = (
-        [log for pair in compared.pairs for log in pair.sources],
-        [log for pair in compared.pairs for log in pair.destinations],
-    )
-    for reader, known, read in zip(readers, compared.topic_ids, logs, strict=True):
-        client = reader.client
-        topics = client.retry(partial(client.metadata, [*known])).topics
-        replaced = {
-            name
-            for name, topic_id in known.items()
-            if topic_id != topics[name].topic_id or topics[name].error_code
-        }
-        for name in sorted(replaced):
-            what = f"the topic was deleted on {client.cluster}, or created again, meanwhile"
-            compared.unpaired.append(_unreadable(name, what))
-        epochs = {
-            log.topic_partition: log.leader_epoch
-            for log in read
-            if log.leader_epoch >= 0 and log.topic_partition.topic not in replaced
-        }
-        ends = client.retry(partial(client.epoch_ends, epochs))
-        for log in read:
-            if len(log.whole) and ends.get(log.topic_partition, log.end) < log.end:
-                what = f"the log was truncated on {client.cluster} meanwhile"
-                compared.unpaired.append(_unreadable(str(log.topic_partition), what))
+def _forget_replaced(readers: Readers, compared: Compared) -> None:
+    """Forget what was found in logs that were replaced, or truncated, while they were read."""
+    for side, (reader, topic_ids) in enumerate(zip(readers, compared.topic_ids, strict=True)):
+        logs = [log for pair in compared.pairs for log in pair.sides[side]]
+        why = _replaced(reader.client, topic_ids, {log.topic_partition: log for log in logs})
+        for number, found in enumerate(compared.found):
+            errors = [why.get(log.topic_partition, "") for log in found.pair.sides[side]]
+            if any(errors):
+                compared.found[number] = Found(found.pair, error=max(errors))
 
 
-def _unreadable(where: str, what: str) -> Finding:
-    return Finding(Kind.UNREADABLE, where, Severity.ERROR, what, "compare again")
+def _replaced(
+    client: ClusterClient, topic_ids: Mapping[str, str], logs: Mapping[TopicPartition, Log]
+) -> dict[TopicPartition, str]:
+    """Return what has become of logs since the comparison began, of those that are others now."""
+    topics = client.retry(partial(client.metadata, [*topic_ids])).topics
+    deleted = {
+        name
+        for name, topic_id in topic_ids.items()
+        if topic_id != topics[name].topic_id or topics[name].error_code
+    }
+    left = {tp: log for tp, log in logs.items() if tp.topic not in deleted}
+    epochs = {tp: log.leader_epoch for tp, log in left.items() if log.leader_epoch >= 0}
+    ends = client.retry(lambda: client.whole(client.epoch_ends(epochs)))
+    known_ends = {tp: log.end for tp, log in left.items() if log.last_crc >= 0}
+    crcs = client.retry(partial(last_crcs, client, known_ends))
+    truncated = [
+        tp
+        for tp, log in left.items()
+        if (len(log.whole) and ends.get(tp, log.end) < log.end)
+        or crcs.get(tp, log.last_crc) != log.last_crc
+    ]
+    what = dict.fromkeys(logs.keys() - left.keys(), f"the topic was deleted on {client.cluster}")
+    what |= dict.fromkeys(truncated, f"the log was truncated on {client.cluster}")
+    again = "or the topic created again, meanwhile; compare again"
+    return {tp: f"{text}, {again}" for tp, text in what.items()}
 
 
 def _shown(readers: Readers, found: Found, kind: str, example: Example) -> Example:
     """Return an example with the records of both sides, as far as they are there."""
     records = []
-    for reader, place, logs in (
-        (readers[0], example.source, found.pair.sources),
-        (readers[1], example.destination, found.pair.destinations),
-    ):
+    places = example.source, example.destination
+    for reader, place, logs in zip(readers, places, found.pair.sides, strict=True):
         record = None
         if place is not None:
             end = next(log.end for log in logs if log.topic_partition == place[0])

@@ -37,6 +37,7 @@ from relay_pipelines.compare.pairs import (
     FAR,
     MISSING,
     OUT_OF_ORDER,
+    PERHAPS_HIDDEN,
     TRIMMED_AT_DESTINATION,
     TRIMMED_AT_SOURCE,
     Commit,
@@ -177,6 +178,7 @@ class InOrder:
         (self._from,), (self._to,) = pair.sources, pair.destinations
         self._at, self._there = self._from.topic_partition, self._to.topic_partition
         self._missing, self._extra = _Waiting(), _Waiting()
+        self._hidden = self._from.hidden
         self._tail = _Tail()
         self._both = BothSides(source, destination)
         self._is_retimed = False  # the last records differed in their times alone
@@ -425,6 +427,7 @@ class InOrder:
             last_extra = max(last_extra, self._extra.bounds[1])
             self._judge_alone(EXTRA, self._extra.bounds, self._extra.crowded)
         self._judge_missing(seen, is_behind=last_extra <= self._last_destination)
+        found.excuse((self._source.holes, self._destination.holes))
         return found
 
     def _is_outside(self, original: Bounds, there: int) -> bool:
@@ -445,7 +448,7 @@ class InOrder:
         return there > self._last_destination and is_more
 
     def _judge_alone(self, kind: str, offsets: Bounds, crowded: int = 0) -> None:
-        """Note records of one side, unless the other one may have them far away.
+        """Note records of one side, unless the other one may have them hidden, or far away.
 
         Args:
             offsets: the first and the last.
@@ -456,12 +459,17 @@ class InOrder:
         runs, known = self.found.runs, other.range if crowded else other.around
         is_before = not runs or offsets[1] < runs[0][side]
         is_after = not runs or offsets[0] > last_same
+        number = max(1, crowded)
+        if kind is EXTRA and offsets[0] > last_same and number <= self._hidden:
+            self._hidden -= number
+            self.found.not_compared[PERHAPS_HIDDEN] += number
+            return
         is_unknown = (is_before and known.start > other.low) or (is_after and known.end < other.end)
         # times lead near, unless the destination has set its own
         if is_unknown and (crowded or TIMESTAMP not in self.fields):
-            self.found.not_compared[FAR] += max(1, crowded)
+            self.found.not_compared[FAR] += number
         else:
-            self._note_alone(kind, offsets[0], max(1, crowded))
+            self._note_alone(kind, offsets[0], number)
 
     def _judge_missing(self, seen: Seen, *, is_behind: bool) -> None:
         """Name what the destination does not have.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from relay_pipelines.audit.comparison import Difference
@@ -17,12 +18,16 @@ BEYOND_THE_END = "beyond the end of the destination, which is behind or has lost
 TRIMMED_AT_SOURCE = "the source's log begins after them"
 TRIMMED_AT_DESTINATION = "the destination's log begins after them"
 HIDDEN = "an open transaction hides them at the source"
+PERHAPS_HIDDEN = "an open transaction hides records at the source, perhaps these"
 ELSEWHERE = "they are at the destination, but not between the times of what was asked for"
 FAR = "the other side may have them far from what was asked for"
 CLEANED_MEANWHILE = "a cleaner may have removed them on the other side meanwhile"
+CLEANED = "a cleaner may have removed them on the other side"
 MANY_OF_ONE_KEY = "one key has too many records to compare them in order"
 SHUFFLED_BYTES = 64 << 20
 """Rows of more, which sort by key, go through Spark's shuffle."""
+MOST_READINGS = 4
+"""Of a compacted topic that differs."""
 _RUNS = 10_000
 _NEAR_OFFSETS = 1 << 17
 
@@ -46,12 +51,17 @@ class Log:
         range: what of it is compared.
         low, end: where its committed records begin and end.
         leader_epoch: of its leader, when the comparison began; -1 if the cluster does not say it.
+        last_crc: of its last batch, where that is to prove that the log is still the same; -1 if it
+            is not known.
+        hidden_after_end: offsets that an open transaction hides.
     """
 
     range: OffsetRange
     low: int
     end: int
     leader_epoch: int = -1
+    last_crc: int = -1
+    hidden_after_end: int = 0
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -73,6 +83,11 @@ class Log:
     def is_whole(self) -> bool:
         """Whether all of it is compared."""
         return (self.range.start, self.range.end) == (self.low, self.end)
+
+    @property
+    def hidden(self) -> int:
+        """How many offsets an open transaction hides where what is compared ends."""
+        return self.hidden_after_end if self.range.end == self.end else 0
 
     @property
     def is_trimmed(self) -> bool:
@@ -144,6 +159,11 @@ class Pair:
     commits: tuple[Commit, ...] = ()
     from_ms: int | None = None
     until_ms: int | None = None
+
+    @property
+    def sides(self) -> tuple[tuple[Log, ...], tuple[Log, ...]]:
+        """The logs of the source, and of the destination."""
+        return self.sources, self.destinations
 
     def has(self, timestamp_ms: int) -> bool:
         """Whether a record is compared, where records are not compared in order."""
@@ -239,6 +259,29 @@ class Found:
         """Count a difference; the first one is kept."""
         self.numbers[kind] += count
         self.first.setdefault(kind, Example(source, destination))
+
+    def leave_open(self, kind: str, why: str, most: int) -> int:
+        """Count differences of a kind, at most so many, as not compared; return how many."""
+        number = min(most, self.numbers[kind])
+        if number:
+            self.not_compared[why] += number
+            self.numbers[kind] -= number
+            if not self.numbers[kind]:
+                del self.numbers[kind], self.first[kind]
+        return number
+
+    def excuse(self, holes: Sequence[int]) -> None:
+        """Leave open what a cleaner may have removed, whatever the policy of the topic is now.
+
+        Args:
+            holes: offsets of the source, and of the destination, that only a cleaner can have
+                emptied.
+        """
+        left, by_key = [*holes], self.pair.align is Align.KEY
+        for kind, side in ((EXTRA, 0), (DUPLICATED, 0), (MISSING, 1)):
+            # of other records, their keys have said more
+            if kind is DUPLICATED or not (by_key and self.pair.compacts[side]):
+                left[side] -= self.leave_open(kind, CLEANED, left[side])
 
     def map(self, source: int, destination: int, count: int) -> None:
         """Note that these offsets, one after the other, hold the same records."""

@@ -5,7 +5,7 @@ All reading goes through here, so that a limit of bytes a second holds for all o
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,8 +15,9 @@ from relay_pipelines.copy.columns import records_in
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.batch import split
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.reader import FetchedSpan, read
+from relay_pipelines.protocol.reader import FetchedSpan, fetch_first, read
 
 Fetches = Generator[list[FetchedSpan], None, None]
 _ONE_RECORD_BYTES = 64 << 10  # a broker sends a larger batch as a whole
@@ -80,6 +81,18 @@ class Reader:
         """Return the first record at or after an offset, before the end; None if there is none."""
         with closing(self.fetches(OffsetRange(tp, offset, end), _ONE_RECORD_BYTES)) as lists:
             return Side(lists).peek()
+
+
+def last_crcs(
+    client: ClusterClient, ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the CRC of the batch before each offset, of those that the leaders have."""
+    waiting, found = {tp: end - 1 for tp, end in ends.items() if end}, {}
+    while answers := client.whole(fetch_first(client, waiting)):
+        for tp, answer in answers.items():
+            del waiting[tp]
+            found[tp] = next(split(answer.records)).first.crc
+    return found
 
 
 Readers = tuple[Reader, Reader]

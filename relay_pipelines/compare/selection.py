@@ -10,10 +10,15 @@ from functools import partial
 from relay_pipelines.audit.retention import is_compacted
 from relay_pipelines.compare.commits import commits_of
 from relay_pipelines.compare.pairs import HIDDEN, Commit, CompareJob, Log, Pair
-from relay_pipelines.compare.reading import Readers, readers
+from relay_pipelines.compare.reading import Readers, last_crcs, readers
 from relay_pipelines.compare.request import Align, CompareRequest
 from relay_pipelines.compare.result import Compared
-from relay_pipelines.errors import ConfigError, RelayError, RetriableError
+from relay_pipelines.errors import (
+    ConfigError,
+    PermissionDeniedError,
+    RelayError,
+    RetriableError,
+)
 from relay_pipelines.finding import Finding, Kind, Severity
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.topic_selection import (
@@ -24,7 +29,7 @@ from relay_pipelines.plan.topic_selection import (
     select,
     targets,
 )
-from relay_pipelines.protocol.admin import CLEANUP_POLICY, each_topic_configs, sizes_on_disk
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, readable_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -36,6 +41,7 @@ from relay_pipelines.sides import Sides
 
 _RECORD_BYTES = 100  # where the brokers do not tell sizes
 _Span = tuple[int | None, int | None]
+_Refused = dict[str, PermissionDeniedError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +50,12 @@ class _Topic:
 
     Args:
         logs: its topic-partitions as they are; with a part of them as range, if that is asked for.
-        hidden: offsets that an open transaction hides.
     """
 
     name: str
     topic_id: str
     compacts: bool
     logs: Sequence[Log]
-    hidden: Mapping[TopicPartition, int] = field(default_factory=dict)
     sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def size_bytes(self, logs: Iterable[Log]) -> int:
@@ -86,8 +90,8 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
             request.max_bytes_per_second,
         )
         compared = Compared(sides.name, request, job)
-        there = _topics(destination, {to.topic for to in wanted.values()})
-        here = _topics(source, wanted)
+        there, refused_there = _topics(destination, {to.topic for to in wanted.values()})
+        here, refused = _topics(source, wanted)
         _refuse_the_same(source, destination, wanted)
         compared.topic_ids = tuple(
             {topic.name: topic.topic_id for topic in side.values()} for side in (here, there)
@@ -97,13 +101,16 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
         finding = _Finding(compared, both, request, commits, span)
         sources = Counter(wanted.values())
         for name, to in wanted.items():
-            if name not in here:
-                raise source.retriable(f"{name} was deleted on {source.cluster} meanwhile")
             if sources[to] > 1:
                 what = f"several topics are copied to {to}, which nothing tells apart"
                 compared.unpaired.append(Finding(Kind.UNREADABLE, name, Severity.ERROR, what))
                 continue
             try:
+                for error in (refused.get(name), refused_there.get(to.topic)):
+                    if error is not None:
+                        raise error
+                if name not in here:
+                    raise source.retriable(f"{name} was deleted on {source.cluster} meanwhile")
                 finding.pair(here[name], there.get(to.topic), to)
             except (ConfigError, RetriableError):
                 raise
@@ -162,43 +169,59 @@ def _refuse_the_same(
             )
 
 
-def _topics(client: ClusterClient, names: Collection[str]) -> dict[str, _Topic]:
-    """Return those of the topics that exist."""
+def _topics(client: ClusterClient, names: Collection[str]) -> tuple[dict[str, _Topic], _Refused]:
+    """Return those of the topics that exist, and why others may not be described."""
 
-    def look() -> dict[str, _Topic]:
-        existing = sorted(client.existing(names))
-        configs, errors = each_topic_configs(client, existing, [CLEANUP_POLICY])
-        for error in errors.values():
-            raise error
-        tps = [tp for name in existing for tp in client.topic(name).topic_partitions]
-        epochs = {tp: client.topic(tp.topic).leader_epochs.get(tp.partition, -1) for tp in tps}
+    def look() -> tuple[dict[str, _Topic], _Refused]:
+        compacts, refused = _policies(client, names)
+        known = {name: client.topic(name) for name in compacts}
+        tps = [tp for topic in known.values() for tp in topic.topic_partitions]
         # high watermarks first: what is written meanwhile is not hidden
         high = client.list_offsets(tps, LATEST, READ_UNCOMMITTED)
         ends = client.list_offsets(tps, LATEST, READ_COMMITTED)
         lows = client.list_offsets(tps, EARLIEST, READ_COMMITTED)
-        sizes = sizes_on_disk(client, existing)
-        return {
-            name: _Topic(
-                name,
-                client.topic(name).topic_id,
-                is_compacted({key: each.value for key, each in configs[name].items()}),
-                [
-                    Log(
-                        OffsetRange(tp, lows[tp], max(lows[tp], ends[tp])),
-                        lows[tp],
-                        ends[tp],
-                        epochs[tp],
-                    )
-                    for tp in tps
-                    if tp.topic == name
-                ],
-                {tp: max(0, high[tp] - ends[tp]) for tp in tps if tp.topic == name},
-                sizes,
+        sizes = sizes_on_disk(client, [*known])
+        # a cleaner may write the last batch again
+        stay = [tp for tp in tps if not known[tp.topic].topic_id and not compacts[tp.topic]]
+        crcs = last_crcs(client, {tp: ends[tp] for tp in stay})
+
+        def log(tp: TopicPartition) -> Log:
+            return Log(
+                OffsetRange(tp, lows[tp], max(lows[tp], ends[tp])),
+                lows[tp],
+                ends[tp],
+                known[tp.topic].leader_epochs.get(tp.partition, -1),
+                crcs.get(tp, -1),
+                max(0, high[tp] - ends[tp]),
             )
-            for name in existing
+
+        topics = {
+            name: _Topic(
+                name, topic.topic_id, compacts[name], [*map(log, topic.topic_partitions)], sizes
+            )
+            for name, topic in known.items()
         }
+        return topics, refused
 
     return client.retry(look)
+
+
+def _policies(client: ClusterClient, names: Collection[str]) -> tuple[dict[str, bool], _Refused]:
+    """Return whether a cleaner may work on each of the topics that exist, or why nobody knows."""
+    existing, refused = client.existing(names), {}
+    for name in existing:
+        try:
+            client.topic(name)
+        except PermissionDeniedError as error:
+            refused[name] = error
+    shown = sorted(existing - refused.keys())
+    configs, undescribed = readable_topic_configs(client, shown, [CLEANUP_POLICY])
+    compacts = {
+        name: is_compacted({key: each.value for key, each in configs[name].items()})
+        for name in shown
+        if name not in undescribed
+    }
+    return compacts, refused | undescribed
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +321,8 @@ class _Finding:
         else:
             ranges = [*map(self._from, sources)], [*map(self._from_there, destinations)]
         for log in ranges[0]:
-            hidden = here.hidden.get(log.topic_partition)
-            if hidden and log.range.end == log.end:  # else it begins after what is asked for
-                self.compared.hidden[f"{log.topic_partition}: {HIDDEN}"] = hidden
+            if log.hidden:
+                self.compared.hidden[f"{log.topic_partition}: {HIDDEN}"] = log.hidden
         size_bytes = here.size_bytes(ranges[0]) + there.size_bytes(ranges[1])
         commits = [each for log in sources for each in self.commits.get(log.topic_partition, ())]
         self.compared.pairs.append(

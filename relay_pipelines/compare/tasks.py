@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice
@@ -29,6 +29,7 @@ from relay_pipelines.compare.in_order import compare_in_order
 from relay_pipelines.compare.pairs import (
     CLEANED_MEANWHILE,
     KINDS,
+    MOST_READINGS,
     SHUFFLED_BYTES,
     CompareJob,
     Example,
@@ -38,7 +39,7 @@ from relay_pipelines.compare.pairs import (
 )
 from relay_pipelines.compare.reading import Readers, readers
 from relay_pipelines.compare.request import Align
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import RelayError, RetentionPassedError
 from relay_pipelines.protocol.client import (
     EARLIEST,
     READ_COMMITTED,
@@ -50,7 +51,6 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.spark import job as spark_job
 
 _ROWS_AT_ONCE = 10_000
-_MOST_READINGS = 4
 
 
 @contextmanager
@@ -78,14 +78,23 @@ def _compared(both: Readers, pair: Pair) -> Found:
         return Found(pair, error=str(error))
 
 
+def _of_what_is_left(compare: Callable[[], Found]) -> Found:
+    """Return what is found, once retention deletes nothing that is still to be read."""
+    for _ in range(MOST_READINGS - 1):
+        with suppress(RetentionPassedError):
+            return compare()
+    return compare()
+
+
 def settled(compare: Callable[[], Found]) -> Found:
     """Return what is found; of a compacted topic that differs, what is found twice.
 
     A cleaner removes the oldest records of a key first. If it has removed one after those before it
     were read, these are gone when they are read again.
     """
+    compare = partial(_of_what_is_left, compare)
     found, unsettled = compare(), [*KINDS]
-    for _ in range(_MOST_READINGS - 1):
+    for _ in range(MOST_READINGS - 1):
         if not any(found.pair.compacts) or not found.numbers:
             return found
         before, found = found, compare()
@@ -95,9 +104,7 @@ def settled(compare: Callable[[], Found]) -> Found:
         if not unsettled:
             return found
     for kind in unsettled:
-        if number := found.numbers.pop(kind, 0):
-            found.not_compared[CLEANED_MEANWHILE] += number
-            del found.first[kind]
+        found.leave_open(kind, CLEANED_MEANWHILE, found.numbers[kind])
     return found
 
 
@@ -147,7 +154,7 @@ def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
 def _compared_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
     with readers_of(job) as both:
         pair = _as_it_is_now(both, pair)
-    logs = [(side, log) for side in (0, 1) for log in (pair.sources, pair.destinations)[side]]
+    logs = [(side, log) for side in (0, 1) for log in pair.sides[side]]
     parts = max(1, pair.size_bytes // SHUFFLED_BYTES)
 
     def frame() -> Any:

@@ -20,6 +20,7 @@ from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.errors import (
     AbortableError,
+    DestinationError,
     FencedError,
     InvalidRecordError,
     RelayError,
@@ -185,9 +186,6 @@ class Copier:
             for range_copy in ranges
             for to in (range_copy.progress.range.destination, range_copy.progress.quarantine)
         }
-        self._asks_in_common = False
-        self._prepared: set[RangeCopy] = set()
-        self._looked_at: set[RangeCopy] = set()
         self._finished_bytes = 0
         self._deadline = 0.0
         self._waiting_since = 0.0
@@ -234,22 +232,17 @@ class Copier:
         waiting = self._waiting()
         # one that has failed may break the transaction again: it then holds no other
         is_careful = any(range_copy.failures for range_copy in waiting)
-        self._asks_in_common = len(waiting) > 1 and not is_careful
         for range_copy in waiting:
             range_copy.begin_attempt()
-        self._forget_prepared()
+        self._upstreams.begin_attempt()
+        self._transactions.expect([])
         self._finished_bytes = 0
         began = self._clock.monotonic()
         try:
             found = self._transactions.begin([range_copy.progress for range_copy in waiting])
-            self._look(waiting, found)
             self._begin_transaction()
-            for index, range_copy in enumerate(waiting):
-                self._prepare(waiting, index, found)
-                range_copy.tries += 1
-                with self._isolated(range_copy):
-                    range_copy.progress.start_from(found[range_copy.progress.source])
-                    self._copy_range(range_copy)
+            for index in range(len(waiting)):
+                range_copy = self._copy_next(waiting, index, found, is_careful=is_careful)
                 is_due = is_careful or self._clock.monotonic() >= self._deadline
                 if range_copy.error is not None or is_due:
                     self._commit()
@@ -314,6 +307,12 @@ class Copier:
             else:
                 self._all_failed(self._waiting(), error)
             raise _TransactionBrokenError from error
+        except Exception as error:
+            # whose answer it was, nobody knows: what was sent may be missing
+            traceback.print_exc()
+            failed = DestinationError(f"the transaction failed: {describe(error)}")
+            self._all_failed(self._waiting(), failed)
+            raise _TransactionBrokenError from error
 
     def _all_failed(
         self, ranges: Iterable[RangeCopy], error: RelayError, since: float | None = None
@@ -368,78 +367,59 @@ class Copier:
             if range_copy.failing_since >= 0 and (range_copy.failing_since == since or overdue):
                 range_copy.fail_for_good(range_copy.last_error or error)
 
-    @contextmanager
-    def _in_common(self) -> Iterator[None]:
-        """Ask the upstream about several ranges at once.
+    def _copy_next(
+        self,
+        waiting: list[RangeCopy],
+        index: int,
+        found: Mapping[TopicPartition, Current],
+        *,
+        is_careful: bool,
+    ) -> RangeCopy:
+        """Copy the range at `index` from its checkpoint; return it, or the one that it lets go."""
+        range_copy = waiting[index]
+        with self._isolated(range_copy):
+            self._look(waiting, index, found, 1 if is_careful else _TOGETHER)
+            if waiting[index] is range_copy:
+                range_copy.tries += 1
+                range_copy.progress.start_from(found[range_copy.progress.source])
+                self._copy_range(range_copy)
+        if waiting[index] is not range_copy:
+            return self._copy_next(waiting, index, found, is_careful=is_careful)
+        return range_copy
 
-        If that fails, each asks for itself and fails for itself, until the next attempt: a broker
-        that hangs is not waited for again and again.
-        """
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - a bug must not stop the ranges
-            self._asks_in_common = False
-            if not isinstance(error, RelayError):
-                traceback.print_exc()  # for the executor's log
-
-    def _look(self, ranges: Sequence[RangeCopy], found: Mapping[TopicPartition, Current]) -> None:
-        """Ask for the positions and topic ids of several ranges, while no transaction is open."""
-        if not self._asks_in_common or len(ranges) == 1:
-            return
-        known = {
-            range_copy.progress.source: checkpoint
-            for range_copy in ranges
-            if (checkpoint := found[range_copy.progress.source].checkpoint) is not None
-        }
-        with self._in_common():
-            self._upstreams.switch()
-            self._upstreams.refresh([range_copy.progress.range for range_copy in ranges], known)
-            self._looked_at.update(ranges)
-
-    def _prepare(
-        self, waiting: Sequence[RangeCopy], index: int, found: Mapping[TopicPartition, Current]
+    def _look(
+        self,
+        waiting: list[RangeCopy],
+        index: int,
+        found: Mapping[TopicPartition, Current],
+        together: int,
     ) -> None:
-        """Do with one request what each of the ranges from `index` on would do with its own.
+        """Look at the ranges from `index` on, unless the next one was seen before.
 
-        As for a range of its own, the look at the topic's id comes before the records.
+        What is refused comes after what is seen. What is finished waits for no answer, and is
+        verified on the upstream that it was read from.
         """
-        if not self._asks_in_common or waiting[index] in self._prepared:
+        if waiting[index].source.is_seen:
             return
-        coming = waiting[index : index + _TOGETHER]
-        if waiting[index] not in self._looked_at:
-            self._commit()
-            self._look(coming, found)
-        ranges = {range_copy.progress.source: range_copy.progress.range for range_copy in coming}
-        starts = {tp: ranges[tp].next_offset(found[tp].checkpoint) for tp in ranges}
-        starts = {tp: start for tp, start in starts.items() if start < ranges[tp].source.end}
-        if not self._fetch_first(starts):
-            self._commit()
-            self._look(coming, found)
-            self._fetch_first(starts)
-        self._transactions.expect([ranges[tp].destination for tp in starts])
-        self._prepared.update(coming)
-
-    def _fetch_first(self, starts: Mapping[TopicPartition, int]) -> bool:
-        """Fetch the first records of some ranges; False if a transaction would stay open for it."""
-        if len(starts) > 1 and self._asks_in_common:
-            with self._in_common(), closing(self._upstreams.fetch_first(starts)) as waits:
-                for waited_seconds in waits:
-                    if waited_seconds >= _LONGEST_WAIT_SECONDS and self._transactions.is_open:
-                        return False
-        return True
-
-    def _forget_prepared(self) -> None:
-        """Drop what was asked in common: it serves up to the end of the transaction, or attempt."""
-        self._prepared.clear()
-        self._looked_at.clear()
-        self._upstreams.forget_answers()
-        self._transactions.expect([])
+        self._commit()
+        coming = waiting[index : index + together]
+        if len(coming) == 1:
+            return  # it looks for itself, on the upstream that is fit for it
+        known = {tp: current.checkpoint for tp, current in found.items() if current.checkpoint}
+        self._upstreams.switch()
+        try:
+            seen = set(self._upstreams.look([each.progress.range for each in coming], known))
+        except Exception:  # noqa: BLE001 - a bug must not stop the ranges: each looks for itself
+            traceback.print_exc()  # for the executor's log
+            return
+        coming.sort(key=lambda each: each.progress.source not in seen)
+        waiting[index : index + together] = coming
+        self._transactions.expect(
+            [each.progress.range.destination for each in coming if each.progress.source in seen]
+        )
+        self._begin_transaction()
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
-        if range_copy.source.changes_upstream or range_copy not in self._looked_at:
-            # what is finished is verified on the upstream that it was read from, and waits for
-            # nobody
-            self._commit()
         start = range_copy.source.open(range_copy.progress.checkpoint)
         range_copy.chunk = Chunk(start)
         self._waiting_since = self._clock.monotonic()
@@ -462,9 +442,8 @@ class Copier:
 
     def _verified(self, finished: Sequence[RangeCopy]) -> list[UpstreamIdentity]:
         """Verify that what was read came from one log each; return which ones."""
-        if self._asks_in_common:
-            with self._in_common():
-                self._upstreams.refresh([range_copy.progress.range for range_copy in finished])
+        if len(finished) > 1:
+            self._upstreams.look_again([range_copy.progress.range for range_copy in finished])
         logs = []
         for range_copy in finished:
             with self._isolated(range_copy):
@@ -554,5 +533,7 @@ class Copier:
             self._transactions.commit(commits)
         for range_copy in finished:
             range_copy.committed()
-        self._forget_prepared()
+        # a look serves up to the end of the transaction
+        self._upstreams.forget_answers()
+        self._transactions.expect([])
         self._begin_transaction()

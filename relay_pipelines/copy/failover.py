@@ -6,12 +6,20 @@ Runs in a task.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
-from relay_pipelines.copy.position import Comparison, Proof, read_positions, verify_position
+from relay_pipelines.copy.position import (
+    Comparison,
+    Proof,
+    Seen,
+    look,
+    require_topic,
+    verify_position,
+)
 from relay_pipelines.errors import (
     CorruptBatchError,
     DataLossError,
@@ -32,9 +40,8 @@ from relay_pipelines.model import (
     TopicPartition,
     UpstreamIdentity,
 )
-from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.batch import SmallBatch
-from relay_pipelines.protocol.client import ClusterClient, source_client
+from relay_pipelines.protocol.client import ClusterClient, Refused, source_client
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.fetch import FetchResponse
 from relay_pipelines.protocol.metadata import TopicMetadata
@@ -43,18 +50,6 @@ from relay_pipelines.protocol.reader import FetchedSpan, fetch_first, read
 _UNFIT = (PermissionDeniedError, UnsupportedError, WrongClusterError)
 """If they name no topic-partition: the upstream as a whole cannot be read."""
 _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
-
-
-class UpstreamAnswers(NamedTuple):
-    """Answers about many ranges, each of which serves one verification.
-
-    Args:
-        first_fetches: where the first Fetch begins, where that is before the next record to copy.
-    """
-
-    topics: dict[TopicPartition, TopicMetadata]
-    positions: dict[TopicPartition, Position]
-    first_fetches: Mapping[TopicPartition, int]
 
 
 class UpstreamFailures:
@@ -71,7 +66,8 @@ class FailoverSource:
     """The upstreams of a job, which the ranges of one task share.
 
     Call order per attempt: `switch`, `verify_position`, any `read`, `verify_same_log`; after an
-    error at the source `fail_over`.
+    error at the source `fail_over`. Who verifies many lets `look` and `look_again` ask before;
+    otherwise each is a look at one.
     """
 
     def __init__(self, job: CopyJob, clock: Clock) -> None:
@@ -88,7 +84,9 @@ class FailoverSource:
         )
         self._mirror = job.mirror
         self._unfit: dict[str, RelayError] = {}
-        self._answers: UpstreamAnswers | None = None
+        self._seen: dict[TopicPartition, Seen] = {}
+        self._refused: Refused = {}
+        self._seen_again: dict[TopicPartition, TopicMetadata | RelayError] = {}
         self._first: dict[TopicPartition, tuple[int, FetchResponse]] = {}
         self._proofs: dict[TopicPartition, Proof] = {}
         self._throttled_seconds = 0.0  # by upstreams that were read before
@@ -129,9 +127,10 @@ class FailoverSource:
             if isinstance(error, DivergedUpstreamError)
         }
 
-    def needs_switch(self, failures: UpstreamFailures) -> bool:
-        """Whether `switch` will change the upstream that is read."""
-        return self._fittest(failures).name != self.upstream
+    def has_seen(self, copy_range: CopyRange, failures: UpstreamFailures) -> bool:
+        """Whether `look` has seen a range, on the upstream that is fit for it."""
+        is_seen = copy_range.source.topic_partition in self._seen
+        return is_seen and self._fittest(failures).name == self.upstream
 
     def switch(self, failures: UpstreamFailures | None = None) -> None:
         """Read the upstream that is fit for a range, whichever the range before it was read from.
@@ -144,7 +143,7 @@ class FailoverSource:
         upstream = self._fittest(failures or UpstreamFailures())
         if upstream.name != self.upstream:
             self.client.close()
-            self.forget_answers()
+            self.begin_attempt()
             self._throttled_seconds += self.client.throttled_seconds
             self.client = self._connect(upstream)
 
@@ -159,67 +158,61 @@ class FailoverSource:
             fit, key=lambda upstream: failures.counts[upstream.name], default=self.client.cluster
         )
 
-    def refresh(
-        self,
-        ranges: Iterable[CopyRange],
-        checkpoints: Mapping[TopicPartition, Checkpoint] | None = None,
-    ) -> None:
-        """Ask about many ranges with few requests, for the next `verify_...` of each.
+    def begin_attempt(self) -> None:
+        """Drop all answers: what was refused may be seen now."""
+        self._refused = {}
+        self.forget_answers()
+
+    def look(
+        self, ranges: Sequence[CopyRange], checkpoints: Mapping[TopicPartition, Checkpoint]
+    ) -> list[TopicPartition]:
+        """Ask about ranges with few requests, for `verify_position` and the first `read` of each.
+
+        Each answer serves once. A refusal is raised by `verify_position`, and is not asked about
+        again in this attempt: a broker that hangs is waited for once.
 
         Args:
-            checkpoints: what `verify_position` will be given; None before `verify_same_log`.
+            ranges: in the order of their turns; if the first was refused, it has its turn.
+            checkpoints: what `verify_position` will be given.
 
-        Raises:
-            RelayError: a broker of the upstream does not answer.
+        Returns:
+            those that were seen, and have something to copy.
         """
-        self._answers = None  # older answers prove nothing if these do not come
-        topic_partitions = [copy_range.source.topic_partition for copy_range in ranges]
-        topics = self.client.topics_at_leaders(topic_partitions)
-        positions: Mapping[TopicPartition, Position] = {}
-        if checkpoints:
-            partitions = [tp for tp in topic_partitions if tp in checkpoints and tp in topics]
-            positions = read_positions(
-                self.client, partitions, checkpoints, among_several=self.are_several
-            )
-        first_fetches = {
-            tp: Comparison(checkpoints[tp], position.low_watermark).first_fetch
-            for tp, position in positions.items()
-            if checkpoints
-        }
-        self._answers = UpstreamAnswers(topics, dict(positions), first_fetches)
+        wanted = {each.source.topic_partition: each for each in ranges}
+        if ranges[0].source.topic_partition in self._refused:
+            return []
+        asked = [tp for tp in wanted if tp not in self._refused]
+        seen, refused = look(self.client, asked, checkpoints, among_several=self.are_several)
+        self._first = {}  # no records from before this look
+        starts = {tp: wanted[tp].next_offset(checkpoints.get(tp)) for tp in seen}
+        starts = {tp: start for tp, start in starts.items() if start < wanted[tp].source.end}
+        if len(ranges) > 1:  # one alone reads more at once
+            for tp in starts:
+                if position := seen[tp].position:
+                    comparison = Comparison(checkpoints[tp], position.low_watermark)
+                    starts[tp] = comparison.first_fetch
+            found, others = fetch_first(self.client, starts)
+            self._first = {tp: (starts[tp], answer) for tp, answer in found.items()}
+            refused |= others
+        self._refused |= refused
+        self._seen = {tp: each for tp, each in seen.items() if tp not in refused}
+        return [tp for tp in starts if tp in self._seen]
 
-    def fetch_first(self, starts: Mapping[TopicPartition, int]) -> Generator[float, None, None]:
-        """Fetch the first records of many ranges with few requests, for the next `read` of each.
-
-        Only of those about which `refresh` has got an answer: the look at the topic id comes first.
-        While an answer is arriving, it yields for how long, in seconds.
-
-        Args:
-            starts: the source offsets to read from.
-
-        Raises:
-            RelayError: a broker of the upstream does not answer.
-        """
-        self._first = {}
-        if self._answers is None:
-            return
-        answers = self._answers
-        known = {
-            tp: answers.first_fetches.get(tp, start)
-            for tp, start in starts.items()
-            if tp in answers.topics
-        }
-        found = yield from fetch_first(self.client, known)
-        self._first = {tp: (known[tp], answer) for tp, answer in found.items()}
+    def look_again(self, ranges: Iterable[CopyRange]) -> None:
+        """Ask for the topic ids of ranges with few requests, for `verify_same_log` of each."""
+        topics, refused = self.client.topics_at_leaders(
+            copy_range.source.topic_partition for copy_range in ranges
+        )
+        self._seen_again = {**topics, **refused}
 
     def forget_answers(self) -> None:
-        """Drop what `refresh` and `fetch_first` have got and no range has used."""
-        self._answers, self._first = None, {}
+        """Drop what was seen, and no range has used."""
+        self._seen, self._first, self._seen_again = {}, {}, {}
 
     def read(
         self, offset_range: OffsetRange, max_bytes: int, small: SmallBatch | None
     ) -> Generator[list[FetchedSpan], None, None]:
-        """Read from the upstream, as `reader.read`; begin with what `fetch_first` has fetched.
+        """Read from the upstream, as `reader.read`; begin with what `look` has fetched.
 
         What `verify_position` left to prove comes first, as of `Proof.of`.
         """
@@ -241,12 +234,14 @@ class FailoverSource:
         """
         tp = copy_range.source.topic_partition
         self._proofs.pop(tp, None)
+        if tp not in self._seen:
+            self.look([copy_range], {} if checkpoint is None else {tp: checkpoint})
+        if refusal := self._refused.pop(tp, None):
+            if refusal.topic_partition is not None:
+                require_topic(self.client, copy_range)
+            raise copy(refusal)  # others may share it
         identity, proof = verify_position(
-            self.client,
-            copy_range,
-            checkpoint,
-            among_several=self.are_several,
-            fresh=self._take_fresh(copy_range),
+            self.client, copy_range, checkpoint, self._seen.pop(tp), among_several=self.are_several
         )
         if proof is not None:
             self._proofs[tp] = proof
@@ -265,8 +260,11 @@ class FailoverSource:
         self.require_upstream(copy_range, identity)
         if not identity.topic_id:
             return
-        topic, _ = self._take_fresh(copy_range)
-        topic = topic or self.client.topic_at_leader(topic_partition)
+        if topic_partition not in self._seen_again:
+            self.look_again([copy_range])
+        topic = self._seen_again.pop(topic_partition)
+        if isinstance(topic, RelayError):
+            raise copy(topic)  # others may share it
         if topic.topic_id != identity.topic_id:
             raise SourceError(
                 f"the topic was created again on upstream {self.upstream} while it was being read",
@@ -284,13 +282,6 @@ class FailoverSource:
                 f"upstream {self.upstream} is read instead of {identity.upstream}",
                 topic_partition=copy_range.source.topic_partition,
             )
-
-    def _take_fresh(self, copy_range: CopyRange) -> tuple[TopicMetadata | None, Position | None]:
-        """Return what `refresh` has found out about a range; each answer serves once."""
-        if self._answers is None:
-            return None, None
-        tp = copy_range.source.topic_partition
-        return self._answers.topics.pop(tp, None), self._answers.positions.pop(tp, None)
 
     def fail_over(self, error: RelayError, failures: UpstreamFailures) -> RelayError:
         """Note an error of the upstream that is read: the next attempt reads the fittest one.

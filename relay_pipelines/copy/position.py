@@ -1,7 +1,8 @@
 """Whether an upstream still holds the log that was copied, up to the checkpoint.
 
-The driver reads many positions at once with `read_positions`; a task verifies its own in every
-attempt with `verify_position`. For both, `plan.blockers.lost` judges what they mean.
+The driver reads many positions at once with `read_positions`; a task does so in `look`, and
+verifies each in every attempt with `verify_position`. For both, `plan.blockers.lost` judges what
+they mean.
 
 Offsets, ids and epochs can be those of a log whose disk was put back, and that has grown since. So
 the last record copied has to be there: `Comparison` looks for it, and `log_error` is the judge. A
@@ -38,6 +39,7 @@ from relay_pipelines.protocol.client import (
     LATEST,
     READ_COMMITTED,
     ClusterClient,
+    Refused,
 )
 from relay_pipelines.protocol.metadata import TopicMetadata
 from relay_pipelines.protocol.reader import FetchedSpan, read
@@ -167,6 +169,13 @@ class Proof(NamedTuple):
             ]
 
 
+class Seen(NamedTuple):
+    """What a leader shows of a topic-partition; its position, if something of it was copied."""
+
+    topic: TopicMetadata
+    position: Position | None
+
+
 def read_positions(
     client: ClusterClient,
     partitions: Iterable[TopicPartition],
@@ -174,28 +183,27 @@ def read_positions(
     *,
     among_several: bool,
     known: Callable[[TopicPartition], dict[str, Any]] = lambda _: {},
-) -> dict[TopicPartition, Position]:
+) -> tuple[dict[TopicPartition, Position], Refused]:
     """Read an upstream's positions and compare them with checkpoints: few requests per leader.
 
     Args:
         among_several: whether the source has other upstreams. One of several may be rebuilt with
             the same records under a new topic id; then only a record tells (`verify_position`).
         known: further fields of a position.
-
-    Raises:
-        RetriableError: a leader is down or moving.
     """
     partitions = list(partitions)
-    low = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
-    end = client.list_offsets(partitions, LATEST, READ_COMMITTED)
-    copied = {tp: checkpoint for tp in partitions if (checkpoint := checkpoints.get(tp))}
+    low, refused = client.offsets(partitions, EARLIEST, READ_COMMITTED)
+    end, others = client.offsets(low, LATEST, READ_COMMITTED)
+    shown = [tp for tp in partitions if tp in end]
+    copied = {tp: checkpoint for tp in shown if (checkpoint := checkpoints.get(tp))}
     recreated = {tp for tp, checkpoint in copied.items() if _is_recreated(client, checkpoint)}
     epochs = {
         tp: checkpoint.leader_epoch
         for tp, checkpoint in copied.items()
         if checkpoint.leader_epoch >= 0 and checkpoint.was_read_from(log_of(client, tp.topic))
     }
-    epoch_ends = client.epoch_ends(epochs)
+    epoch_ends, more = client.epoch_ends(epochs)
+    refused |= others | more
     return {
         tp: Position(
             *(tp, low[tp], end[tp], checkpoint.next_offset),
@@ -205,50 +213,52 @@ def read_positions(
         )
         if (checkpoint := copied.get(tp))
         else Position(tp, low[tp], end[tp], **known(tp))
-        for tp in partitions
-    }
+        for tp in shown
+        if tp not in refused
+    }, refused
+
+
+def look(
+    client: ClusterClient,
+    topic_partitions: Iterable[TopicPartition],
+    checkpoints: Mapping[TopicPartition, Checkpoint],
+    *,
+    among_several: bool,
+) -> tuple[dict[TopicPartition, Seen], Refused]:
+    """Ask an upstream for what `verify_position` judges: few requests per leader."""
+    topics, refused = client.topics_at_leaders(topic_partitions)
+    copied = [tp for tp in topics if tp in checkpoints]
+    positions, others = read_positions(client, copied, checkpoints, among_several=among_several)
+    seen = {tp: Seen(topic, positions.get(tp)) for tp, topic in topics.items() if tp not in others}
+    return seen, refused | others
 
 
 def verify_position(
     client: ClusterClient,
     copy_range: CopyRange,
     checkpoint: Checkpoint | None,
+    seen: Seen,
     *,
     among_several: bool,
-    fresh: tuple[TopicMetadata | None, Position | None] = (None, None),
 ) -> tuple[UpstreamIdentity, Proof | None]:
     """Verify that an upstream holds the log that was planned and copied.
-
-    Args:
-        fresh: the topic as its leader shows it, and the range's position, as far as both were
-            asked for in this attempt.
 
     Returns:
         which log that is, and what the first Fetch has to prove; None if nothing is left to prove.
 
     Raises:
         DataLossError: it holds another log, so that a copy from it would lose or mix records.
-        TopicDeletedError: it no longer has the topic.
         TopicRecreatedError: as before; or nothing proves that this upstream's log is the same.
         DivergedUpstreamError: this upstream of several holds another record than the last one
             copied.
         SourceError: its log ends before the checkpoint, or it does not answer.
     """
-    partition = copy_range.source.topic_partition
-    topic, position = fresh
-    if topic is None:
-        _require_topic(client, copy_range)
-        topic = client.topic_at_leader(partition)
-    topic_id = topic.topic_id
-    identity = UpstreamIdentity(client.cluster.name, topic_id, client.cluster_id)
+    identity = UpstreamIdentity(client.cluster.name, seen.topic.topic_id, client.cluster_id)
     _require_planned_topic(copy_range, identity)
     if checkpoint is None:
         return identity, None
-    if position is None:
-        checkpoints = {partition: checkpoint}
-        position = read_positions(client, [partition], checkpoints, among_several=among_several)[
-            partition
-        ]
+    position = seen.position
+    assert position is not None, "it was looked at with its checkpoint"
     if (
         among_several
         and not checkpoint.was_read_from(identity)
@@ -262,7 +272,7 @@ def verify_position(
             f"the log on upstream {identity.upstream} ends at {position.end_offset}, before the"
             f" records copied from {checkpoint.upstream}",
             remedy="wait until it has caught up, or check whether it lost its data",
-            topic_partition=partition,
+            topic_partition=checkpoint.source,
             offset=checkpoint.next_offset,
         )
     if loss := lost(position, Facts()):
@@ -443,8 +453,12 @@ def _not_the_log(checkpoint: Checkpoint, what: str = ANOTHER_LOG) -> TopicRecrea
     )
 
 
-def _require_topic(client: ClusterClient, copy_range: CopyRange) -> None:
-    """Fail soon if a planned topic is gone: unlike a broker, it will not come back."""
+def require_topic(client: ClusterClient, copy_range: CopyRange) -> None:
+    """Fail soon if a planned topic is gone: unlike a broker, it will not come back.
+
+    Raises:
+        TopicDeletedError: it is.
+    """
     topic, waited = copy_range.source.topic_partition.topic, 0.0
     while copy_range.planned_log is not None and not client.has_topic(topic):
         if waited >= _UNKNOWN_TOPIC_SECONDS:

@@ -58,12 +58,12 @@ class BatchSource(ABC):
         """Whether another attempt is possible."""
 
     @property
-    def changes_upstream(self) -> bool:
-        """Whether `open` will change the upstream that the ranges of the task read.
+    def is_seen(self) -> bool:
+        """Whether `open` asks no upstream, and leaves the one that the ranges of the task read.
 
-        What other ranges have read from the last one cannot be verified after that.
+        What other ranges have read cannot be verified on another one, and waits for no answer.
         """
-        return False
+        return True
 
     @abstractmethod
     def open(self, checkpoint: Checkpoint | None) -> int:
@@ -120,8 +120,13 @@ class FetchedBatches(BatchSource):
 
     @property
     def upstream(self) -> str:
-        """The upstream that the range was read from last."""
-        return self._upstream
+        """The upstream that the range was read from last, and where its next plan begins.
+
+        If only Spark's reader has left that one, it is where the reader has gone.
+        """
+        log = self._filter.log if self._filter else None
+        has_failed = self._failures.unfit or self._failures.counts
+        return self._upstream if log is None or has_failed else log.upstream
 
     @property
     def diverged(self) -> dict[str, str]:
@@ -139,9 +144,9 @@ class FetchedBatches(BatchSource):
         return self._can_reopen
 
     @property
-    def changes_upstream(self) -> bool:
-        """Whether another upstream is read now than the one that is fit for the range."""
-        return self._upstreams.needs_switch(self._failures)
+    def is_seen(self) -> bool:
+        """Whether the upstream that is fit for the range was asked about it, and shows it."""
+        return self._upstreams.has_seen(self._range, self._failures)
 
     def open(self, checkpoint: Checkpoint | None) -> int:
         """Verify the position on a fit upstream; return the first offset to copy."""
@@ -218,9 +223,6 @@ class FetchedBatches(BatchSource):
         """
         log = record_filter.log
         if log is not None and log != self._identity:
-            if not self._failures.unfit and not self._failures.counts:
-                # only Spark's reader has left this one: the next plan begins where that went
-                self._upstream = log.upstream
             raise self._stale(
                 f"Spark selected records of upstream {log.upstream}, and upstream"
                 f" {self._identity.upstream} is read now"

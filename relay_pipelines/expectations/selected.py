@@ -99,6 +99,7 @@ def validate(
         ConfigError: as of `windows`, or Great Expectations is not installed.
     """
     great_expectations()
+    sides = sides.seen()
     return [
         TopicResults(window, validation.validate(session, config, sides, window))
         for window in windows(sides, request)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from relay_pipelines.audit.request import parse_time
 from relay_pipelines.errors import ConfigError, RelayError, together
-from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.run_log import log_and_print
 from relay_pipelines.orchestration.stopping import Session, Stop, final_failure
@@ -79,14 +79,17 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         # before any wait, in which relay.yaml may change
         watches = [ConfigWatch(kafka, lane, catalog, context.log) for lane in lanes]
         for lane, watch in zip(lanes, watches, strict=True):
-            turns.wait_for_turn(context, lane, kafka.clock, stop)
             copying = LaneRun(context, lane, kafka, session, stop, catalog, brief=True)
+            if not copying.place.wait():
+                raise dg.DagsterExecutionInterruptedError
             try:
                 left_out = yield from _copy(copying, request, watch, reports)
                 problems += [f"{lane.mirror}/{lane.name}: {error}" for error in left_out]
             except RelayError as error:
                 problems.append(f"{lane.mirror}/{lane.name}: {error}")
             problems += yield from copying.finish()
+            if copying.place.is_over:
+                raise dg.DagsterExecutionInterruptedError
         if stop():
             raise dg.DagsterExecutionInterruptedError
         if problems := [*problems, *_once(failures(reports))]:
@@ -137,9 +140,9 @@ def _copy(
         plural(len(windows), "window"),
     )
     for number, window in enumerate(windows):
-        if not copying.stop():
-            if number:
-                turns.let_session_copy(copying.context, lane, kafka.clock, copying.stop)
+        if number and copying.place.is_awaited():
+            copying.place.wait()
+        if not (copying.stop() or copying.place.is_over):
             _use_change(copying, watch)
             # each from the checkpoints of now; a topic that is added now starts as relay.yaml says
             snapshot = copying.survey(start=start, only=window.topics)

@@ -24,7 +24,6 @@ from relay_pipelines.windows.window_run import WindowReport
 
 GRACE_SECONDS = 60.0
 """How long a session goes on after its time, so that its successor can start."""
-_POLL_SECONDS = 0.25
 _MOST_SAID = 3  # failures, in a tag
 
 
@@ -39,7 +38,7 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
             context.log.info("the planner requested this run: %s", waiting)
         stays = lane.window.session > 0
         copying = LaneRun(
-            *(context, lane, kafka, session, stop, catalog),
+            *(context, lane.as_told(context.op_config), kafka, session, stop, catalog),
             patient=not stays,
             brief=stays,
             yields=True,
@@ -52,14 +51,18 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
         pace = f"every {seconds(every)} for {seconds(session_seconds)}."
     return build_job(
         naming.lane_job(lane.path, lane.name),
-        f"copy_{lane.identifier}",
+        lane.op,
         f"Copies {lane.mirror}/{lane.name}: what is new, {pace}",
         copy,
         prefix=lane.prefix,
+        config={
+            name: dg.Field([str], default_value=patterns, description="patterns of whole names")
+            for name, patterns in lane.told.items()
+        },
         tags={
             **naming.tags(lane.path, lane.name),
             # from the start: a process that dies before it says so itself would block its lane
-            naming.TAG_TURN: Turn.STARTING.value,
+            naming.TAG_TURN: Turn.STARTS.value,
             # the planner starts the next run, which copies what this one left out
             naming.TAG_MAX_RETRIES: "0",
         },
@@ -80,7 +83,7 @@ class _Session:
         self._copying = copying
         self._clock = copying.kafka.clock
         self._log = copying.context.log
-        self._turn: Turn | None = None
+        self._place = copying.place
         self._watch = ConfigWatch(copying.kafka, copying.lane, copying.catalog, self._log)
         self._failures: list[str] = []
         self._failed_topics = FailedTopics()
@@ -98,14 +101,11 @@ class _Session:
             self._raise_if_cancelled()
 
     def _take_over(self) -> Iterator[Batch]:
-        self._say(Turn.STARTING)
+        self._place.say(Turn.STARTS)
         try:
             self._copying.session()  # records that come while Spark starts are in the first window
         except RelayError as error:
             raise dg.Failure(str(error), allow_retries=False) from None
-        self._say(Turn.READY)
-        while self._others().predecessor and not self._copying.stop():
-            self._wait(turns.LOOK_SECONDS)
         yield from self._copy_windows()
         blocked = yield from self._copying.finish()
         if self._copying.stop():
@@ -122,30 +122,24 @@ class _Session:
         self._log.info("interrupted: this session ends")
 
     def _copy_windows(self) -> Iterator[Batch]:
-        stop, first = self._copying.stop, self._clock.monotonic()
-        while not stop():
+        self._place.wait()
+        first = self._clock.monotonic()
+        while self._place.wait():
             began, window = self._clock.monotonic(), self._lane.window
-            if began > first + window.session / 1000 + GRACE_SECONDS:
+            is_late = began > first + window.session / 1000 + GRACE_SECONDS
+            change = self._watch.change()
+            if is_late or change:
                 yield from self._end_window()
+            if is_late or (change and self._ends_with(change)):
                 return
-            self._say(Turn.COPYING)  # before the look: a run by hand looks after it has said so
-            others, change = self._others(), self._watch.change()
-            if others.was_ended:  # another run goes on with the window
-                return
-            if others.successor or others.by_hand or change:
-                yield from self._end_window()
-            if others.successor or (change and self._ends_with(change)):
-                return
-            if others.by_hand:
-                self._say(Turn.PAUSED)
-                self._wait(turns.LOOK_SECONDS)
-                continue
             yield from self._copy_round()
             yield self._copying.finished_checks()
             if not window.session:
                 return
             if not self._copying.has_backlog or self._copying.attempt:
                 self._wait_for_next(began + window.every / 1000)
+            if self._place.is_awaited():
+                yield from self._end_window()
 
     def _end_window(self) -> Iterator[Batch]:
         reports = yield from self._copying.end_window()
@@ -214,24 +208,7 @@ class _Session:
     def _wait_for_next(self, moment: float) -> None:
         """Wait until a moment, or until another run wants to copy."""
         while (left := moment - self._clock.monotonic()) > 0 and not self._copying.stop():
-            self._wait(min(left, turns.LOOK_SECONDS))
-            if left > turns.LOOK_SECONDS:
-                others = self._others()
-                if others.by_hand or others.successor:
-                    return
-
-    def _wait(self, duration: float) -> None:
-        heartbeat.of(self._copying.context.run_id).move()  # it waits, and has nothing to move
-        moment = self._clock.monotonic() + duration
-        while (left := moment - self._clock.monotonic()) > 0 and not self._copying.stop():
-            self._clock.sleep(min(left, _POLL_SECONDS))
-
-    def _others(self) -> turns.OtherRuns:
-        context = self._copying.context
-        return turns.other_runs(context.instance, self._lane, context.run_id)
-
-    def _say(self, turn: Turn) -> None:
-        if turn is not self._turn:
-            self._turn = turn
-            context = self._copying.context
-            turns.tag(context.instance, self._lane, context.run_id, turn)
+            heartbeat.of(self._copying.context.run_id).move()  # it has nothing to move
+            self._clock.sleep(min(left, turns.LOOK_SECONDS))
+            if left > turns.LOOK_SECONDS and self._place.is_awaited():
+                return

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.orchestration import naming, turns
+from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.stopping import Session, Stop
 from relay_pipelines.orchestration.tables import Batch
@@ -25,9 +25,10 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         problems = []
         runs = []
         for lane in (lane for each in settings.mirrors.items() for lane in catalog.lanes(*each)):
-            turns.wait_for_turn(context, lane, kafka.clock, stop)
             copying = LaneRun(context, lane, kafka, session, stop, catalog)
             runs.append(copying)
+            if not copying.place.wait():
+                break
             try:
                 reports = yield from copying.copy_new(UNLIMITED)
             except RelayError as error:
@@ -36,7 +37,7 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
                 problems += [*failures(reports), *copying.unseen]
         for copying in runs:
             problems += yield from copying.finish()
-        if stop():
+        if stop() or any(copying.place.is_over for copying in runs):
             raise dg.DagsterExecutionInterruptedError
         if problems:
             raise dg.Failure("; ".join(problems))

@@ -16,7 +16,8 @@ from relay_pipelines.errors import ConfigError, DataLossError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.chain import VouchedEntries, gone_before
 from relay_pipelines.ledger.ledger_topic import LedgerRecord
-from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, LedgerReader, by_time, read_checkpoints
+from relay_pipelines.ledger.reader import CLOCK_SKEW_MS, LedgerReader, by_time
+from relay_pipelines.ledger.state_table import read_any_state
 from relay_pipelines.ledger.verified import read_unbroken
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
@@ -116,13 +117,14 @@ class Wanted:
 
 def _entries(sides: Sides, topics: Topics, wanted: Wanted) -> list[LedgerEntry]:
     """Return what is wanted, and perhaps some entries that are before it."""
-    checkpoints = read_checkpoints(sides, settled=True).checkpoints
     with sides.destination("ledger") as client:
+        state = client.retry(partial(read_any_state, client, settled=True))
+        checkpoints = state.of(sides.name).checkpoints
         look = partial(_read_back, client, checkpoints, topics, wanted)
         # retention may delete the oldest entries before they are read
         records = client.retry(look, also=(DataLossError,))
     if records is None:
-        ledger = read_unbroken(sides, partial(_is_of, topics))
+        ledger = read_unbroken(sides.at(client.cluster_id), partial(_is_of, topics))
         for tp, chain in ledger.chains.items():
             wanted.require(tp, chain.records, ledger.checkpoints[tp].ledger_head)
         records = [record for chain in ledger.chains.values() for record in chain.records]

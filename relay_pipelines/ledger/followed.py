@@ -19,7 +19,7 @@ from relay_pipelines.ledger.checkpoint import Key, parse
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.fetch import FetchResponse
-from relay_pipelines.protocol.reader import fetched_first, read
+from relay_pipelines.protocol.reader import fetch_first, read
 from relay_pipelines.protocol.records import decode
 
 _FETCH_BYTES = 1 << 20
@@ -187,7 +187,7 @@ def first_records(
 ) -> Mapping[TopicPartition, FetchResponse]:
     """Fetch the first records of several partitions with one request to each leader."""
     alone = len(starts) <= 1
-    return {} if alone else fetched_first(client, starts, _FETCH_BYTES // len(starts))
+    return {} if alone else client.whole(fetch_first(client, starts, _FETCH_BYTES // len(starts)))
 
 
 def records(

@@ -354,6 +354,7 @@ class Move:
         """Bring home what was written at the destination; return why groups have not moved."""
         steps = self._way_back(record)
         with group_client(self.sides, self.request) as source:
+            steps.copy_to(source)
             if not record.way_back.mirror:
                 steps.require_possible(source, destination)
             steps.record = records.write(record, steps.begun(destination))
@@ -441,6 +442,7 @@ class Move:
 
     @contextmanager
     def _records(self) -> Iterator[tuple[MoveRecords, ClusterClient]]:
+        self.sides = self.sides.seen()  # all steps ask the cluster that has the record
         with self.sides.destination("move") as client:
             yield MoveRecords(client, self._writer, self.by), client
 

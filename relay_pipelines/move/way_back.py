@@ -86,7 +86,16 @@ class WayBackSteps:
 
     def __post_init__(self) -> None:
         mirror = reversed_mirror(self.sides.mirror, self.record)
-        self.own = replace(self.sides, name=name_of(self.record), mirror=mirror)
+        self.own = Sides(name_of(self.record), mirror, self.sides.clock)
+
+    def copy_to(self, source: ClusterClient) -> None:
+        """Copy to the cluster that this client asks, whichever has its addresses later.
+
+        Raises:
+            RelayError: it does not answer.
+        """
+        source.retry(source.any_connection)
+        self.own = self.own.at(source.cluster_id)
 
     def require_possible(self, source: ClusterClient, destination: ClusterClient) -> None:
         """Refuse what could not be finished. Changes nothing.
@@ -117,7 +126,7 @@ class WayBackSteps:
             if not (snapshot.blocker(tp, Blocker.MOVED) or tp in accepted):
                 raise error
         if not accepts:
-            _require_kept(destination, self.record, read_checkpoints(self.own))
+            _require_kept(destination, self.record, snapshot.state)
         return snapshot
 
     def _require_known(self) -> None:
@@ -467,7 +476,8 @@ def read_answers(
         for group, commits in sorted(there.items())
         for position in _positions(group, commits, topics)
     ]
-    beyond = read_translation(steps.own, source)
+    with steps.own.destination("ledger") as home:
+        beyond = read_translation(home)
     ledger = read_verified_ledger(steps.sides)
     upto = translation_of(_as_of_cut(ledger, steps.record), destination)
     cut_at = {each.destination: each for each in steps.record.cut}

@@ -51,6 +51,7 @@ def run(
     sides = the_mirror(invocation.settings(), mirror, "offsets are of")
     name, outcomes = sides.name, list[Outcome]()
     with invocation.reporting_errors(name):
+        sides = sides.seen()
         positions, look = _positions(invocation, sides, request)
         if action is OffsetsAction.TRANSLATE:
             answers = translate(sides, positions, request.to, look)
@@ -100,7 +101,7 @@ def _verified(
     ):
         look = look_to_leave(source, sides.mirror, positions, request.to)
         look = look or SourceLook(topic_ids(source, _source_topics(sides)))
-        translation = read_translation(sides, destination, look)
+        translation = read_translation(destination, look)
         answers = answers_to(translation, destination, positions, request.to)
         return verify(translation, source, destination, answers, request.to)
 

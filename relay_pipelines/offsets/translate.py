@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.ledger.verified import VerifiedLedger, read_verified_ledger
+from relay_pipelines.ledger.verified import VerifiedLedger, verified_ledger
 from relay_pipelines.model import OffsetRange, Side, TopicPartition
 from relay_pipelines.offsets.mark import own_text
 from relay_pipelines.offsets.positions import Answer, ConsumerPosition
@@ -74,7 +74,7 @@ def translate(
         RelayError: the destination does not answer, or refuses.
     """
     with sides.destination() as client:
-        translation = read_translation(sides, client, source)
+        translation = read_translation(client, source)
         return answers_to(translation, client, positions, to)
 
 
@@ -99,9 +99,7 @@ def answers_to(
     return answers
 
 
-def read_translation(
-    sides: Sides, client: ClusterClient, source: SourceLook | None = None
-) -> Translation:
+def read_translation(client: ClusterClient, source: SourceLook | None = None) -> Translation:
     """Read the ledger of a mirror, and what the destination holds.
 
     Args:
@@ -109,7 +107,7 @@ def read_translation(
         source: its topics now; one that is not there is not compared.
     """
     copies = () if source is None else source.copies
-    ledger = read_verified_ledger(sides, copies)
+    ledger = verified_ledger(client, copies)
     return translation_of(ledger, client, source)
 
 

@@ -2,7 +2,7 @@
 
 A lane is a group of topics whose windows are cut together and copied in one run.
 
-    lane            which topics form a lane, and who copies those of one that is not loaded
+    lane            which topics form a lane, and what a run of it is told
     naming          names of assets, windows, jobs, pools and tags in Dagster
     job_builder     builds jobs of one op, and the configuration of what they are asked for
     check_builder   builds checks, and the event that says what one has found
@@ -12,7 +12,7 @@ A lane is a group of topics whose windows are cut together and copied in one run
 
 A run that copies:
 
-    turns           who copies a lane now, and the hand-over
+    turns           the queue of the runs of a lane: who copies now
     heartbeat       how others see that a run lives
     run_tags        adds tags to a run while others do
     stopping        how a run is stopped at the next commit, or fails for good

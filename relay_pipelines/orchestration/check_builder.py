@@ -4,6 +4,7 @@ Whoever evaluates a check, the result is the same event: Dagster takes it from a
 sensor.
 """
 
+import datetime as dt
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,17 @@ class CheckResult:
 def changed(event: dg.AssetCheckEvaluation, **changes: Any) -> dg.AssetCheckEvaluation:
     """Return an evaluation with other values, to report it again."""
     return dg.AssetCheckEvaluation(**{name: getattr(event, name) for name in _REPORTED} | changes)
+
+
+def dated(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
+    """Add the time as the partition: without one, the next window makes the check "not evaluated".
+
+    Dagster shows the last evaluation of a check unless its asset, or that partition of it, has been
+    materialised since.
+    """
+    # to the millisecond: Dagster refuses a second evaluation of a partition without a run
+    moment = dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds")
+    return changed(event, partition=moment)
 
 
 def check_spec(

@@ -1,13 +1,13 @@
 """Lanes: the topics of a mirror whose windows are cut together.
 
-One run copies one window of one lane, in one Spark job.
-
-Which lane copies a topic before the code location is loaded again.
+One run copies one window of one lane, in one Spark job. A planner tells it the patterns of the
+lane: relay.yaml may have other lanes by now than the code location has loaded.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import dagster as dg
 
@@ -63,6 +63,27 @@ class Lane:
         """The largest window that the lane may cut."""
         return WindowLimits(self.window.max_records, self.window.max_bytes)
 
+    @property
+    def op(self) -> str:
+        """The op of the lane's job."""
+        return f"copy_{self.identifier}"
+
+    @property
+    def told(self) -> dict[str, list[str]]:
+        """What a run of the lane is told of its topics: the configuration of its op."""
+        return {"topics": list(self.patterns), "not_topics": list(self.foreign_patterns)}
+
+    def as_told(self, config: Mapping[str, Any]) -> "Lane":
+        """The lane of a run with this configuration of its op; this one if it has none."""
+        told = {**self.told, **config}
+        patterns, foreign = tuple(told["topics"]), tuple(told["not_topics"])
+        return replace(self, patterns=patterns, foreign_patterns=foreign)
+
+    def of_run(self, run: dg.DagsterRun) -> "Lane":
+        """The lane as a run of its job was told."""
+        ops: Any = run.run_config.get("ops", {})
+        return self.as_told(ops.get(self.op, {}).get("config", {}))
+
     def belongs(self, topic: str) -> bool:
         """Whether the lane copies the topic, be it known or new."""
         is_own = not self.patterns or _matches(topic, self.patterns)
@@ -70,17 +91,24 @@ class Lane:
 
 
 def lanes_of(
-    name: str, mirror: Mirror, known: Iterable[str], prefix: tuple[str, ...] = ()
+    name: str,
+    mirror: Mirror,
+    known: Iterable[str],
+    prefix: tuple[str, ...] = (),
+    only: Container[str] | None = None,
 ) -> list[Lane]:
     """The lanes of a mirror, the main lane first; a topic is in the first one that it matches.
 
     Args:
         known: topics of the source, mirrored or not.
         prefix: the key prefix of the definitions.
+        only: the lanes that there are; the topics of others are not taken out of these.
     """
     lanes: list[Lane] = []
     foreign: tuple[str, ...] = ()
     for lane, settings in mirror.all_lanes.items():
+        if only is not None and lane not in only:
+            continue
         window, patterns = settings.window or mirror.window, settings.topics
         lanes.append(Lane(name, lane, window, (), patterns, foreign, prefix))
         foreign += patterns
@@ -124,53 +152,3 @@ def ops(kind: str, lane: Lane, mirror: Mirror) -> Iterator[tuple[str, Sequence[s
 
 def _matches(topic: str, patterns: Iterable[str]) -> bool:
     return any(re.fullmatch(pattern, topic) for pattern in patterns)
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one planned lane copies.
-
-    Args:
-        lane: as relay.yaml has it now.
-        guests: lanes of relay.yaml that the code location has not loaded: this lane copies their
-            topics until then.
-    """
-
-    lane: Lane
-    guests: tuple[Lane, ...] = ()
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics that are known of the lane and its guests."""
-        return tuple(topic for lane in (self.lane, *self.guests) for topic in lane.topics)
-
-    def belongs(self, topic: str) -> bool:
-        """Whether the lane, or one of its guests, copies the topic."""
-        return self.lane.belongs(topic) or self.is_guest(topic)
-
-    def is_guest(self, topic: str) -> bool:
-        """Whether the topic belongs to a lane that is not loaded."""
-        return any(guest.belongs(topic) for guest in self.guests)
-
-
-def shares(lanes: Sequence[Lane], loaded: Collection[str]) -> list[Share]:
-    """Assign each lane of relay.yaml to one that the code location has loaded.
-
-    Only jobs that are loaded can be requested. Others go to the main lane, which every mirror has.
-
-    Args:
-        lanes: as relay.yaml has them now.
-        loaded: the names of the lanes that were loaded.
-    """
-    guests = tuple(lane for lane in lanes if lane.name not in loaded)
-    return [
-        Share(lane, guests if lane.name == naming.MAIN else ())
-        for lane in lanes
-        if lane.name in loaded
-    ]
-
-
-def homes(name: str, mirror: Mirror, topics: Collection[str]) -> Mapping[str, str]:
-    """Return the lane of each of these topics, as relay.yaml has it now."""
-    lanes = lanes_of(name, mirror, ())
-    return {topic: lane.name for topic in topics for lane in lanes if lane.belongs(topic)}

@@ -120,7 +120,8 @@ def logged_start(
         began = clock.monotonic()
         found = session()
         if found is not known:
-            log.info("Spark's start: %s", seconds(clock.monotonic() - began))
+            why = "; the one before no longer answers" if known else ""
+            log.info("Spark's start: %s%s", seconds(clock.monotonic() - began), why)
         known = found
         return found
 

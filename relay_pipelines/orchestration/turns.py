@@ -1,17 +1,21 @@
-"""Who copies a lane now: a session, its successor, or a run that was started by hand.
+"""Who copies a lane now: its runs form a queue, and let each other copy between two windows.
 
-Runs of a lane find each other by their tags. A run by hand goes first: a session pauses between
-two windows while such a run is in progress. A successor starts up while the session still copies,
-and takes over between two windows. Correctness does not depend on this: two runs that copy the same
-topic-partition fence each other, and what the loser left out is in the next window.
+Who waits has a number. A run by hand begins with 0, before the sessions; one that lets others copy
+goes to the end. Of two sessions the later one copies, and the other one ends: a successor starts
+Spark while its predecessor copies, and waits only then.
 
-Each run writes its own tag before it reads those of the others, so that of two runs at least one
-sees the other.
+Correctness does not depend on this: two runs that copy the same topic-partition fence each other,
+and what the loser left out is in the next window. A run takes its turn in its tag, and looks at the
+others once more: of two that do so at once, at least one sees the other, and waits. A number
+follows those of others, and equal ones the order in which Dagster created the runs: nobody compares
+clocks. Nobody waits for a run that starts, that checks, or that is dead.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import takewhile
 
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
@@ -27,61 +31,152 @@ LOOK_SECONDS = 1.0
 _SILENT_SECONDS = 30.0
 _STARTED = [DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 _IN_PROGRESS = [DagsterRunStatus.STARTING, *_STARTED]
+_LAST = sys.maxsize
 
 
 class Turn(StrEnum):
     """What a run of a lane is doing, in its tag."""
 
-    STARTING = "starting"
+    STARTS = "starts"
     """A session, which starts Spark."""
-    READY = "ready"
-    """A session, which waits for its predecessor."""
-    COPYING = "copying"
-    PAUSED = "paused"
-    """A session, while a run by hand copies."""
-    CHECKING = "checking"
-    """A run that has copied, and runs expectations: no process waits for it."""
-    BY_HAND = "by_hand"
-    """A run that the operator started: of assets, a backfill, or `mirror_once`."""
-    BETWEEN = "between"
-    """Such a run with many windows, which lets a session copy what is new before its next one."""
+    WAITS = "waits"
+    """With its number: `waits since 3`."""
+    COPIES = "copies"
+    CHECKS = "checks"
+    """It has copied, and runs expectations: no process waits for it."""
 
 
 _DOING: dict[str, str] = {
-    Turn.STARTING: "starts Spark",
-    Turn.READY: "waits for the run before it",
-    Turn.PAUSED: "pauses for a run that was started by hand",
+    Turn.STARTS: "starts Spark",
+    Turn.WAITS: "pauses for a run that was started by hand",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class OtherRuns:
-    """The other runs of a lane that are in progress.
+class _Run:
+    """A run of a lane that is in progress.
 
     Args:
-        by_hand: whether a run by hand is among them.
-        successor: whether a session that started later is ready to take over.
-        predecessor: whether a session that started earlier has not ended.
-        before_person: whether a session copies, or an earlier run by hand is in progress.
-        was_ended: whether this run is no longer in progress itself: it was declared dead.
-        later_checks: whether a run that started later has copied, too, and runs expectations.
-        paused: whether a session waits for a run by hand.
+        is_session: whether it is one of the lane's job; others were started by hand.
+        since: its number, if it waits.
+        created: greater for those that Dagster created later.
     """
 
-    by_hand: bool
-    successor: bool
-    predecessor: bool
-    before_person: bool
-    was_ended: bool = False
-    later_checks: bool = False
-    paused: bool = False
+    run_id: str
+    is_session: bool
+    turn: str
+    since: int
+    created: int
+
+    def replaces(self, other: "_Run") -> bool:
+        """Whether it copies instead of another one."""
+        return self.is_session and other.is_session and self.created > other.created
+
+    def comes_before(self, other: "_Run") -> bool:
+        """Whether it copies its next window before another one does."""
+        if self.turn != Turn.WAITS or other.replaces(self):
+            return self.turn == Turn.COPIES and other.since < _LAST
+        first = (self.since, self.created) < (other.since, other.created)
+        return first or self.replaces(other)
 
 
-def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
-    """Say what a run of the lane is doing."""
-    run_tags.add(
-        instance, run_id, {**naming.tags(lane.path, lane.name), naming.TAG_TURN: turn.value}
-    )
+class Place:
+    """The place of a run in the queue of a lane.
+
+    Args:
+        is_over: whether the run copies no further window: another one does instead, or it was
+            declared dead.
+    """
+
+    def __init__(
+        self, context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
+    ) -> None:
+        self.is_over = False
+        self._context, self._lane, self._clock, self._stop = context, lane, clock, stop
+        self._is_session = context.job_name == naming.lane_job(lane.path, lane.name)
+        self._turn = ""
+        self._before: Sequence[_Run] = ()
+
+    def say(self, turn: str) -> None:
+        """Say to the other runs of the lane what this one is doing."""
+        if turn != self._turn:
+            self._turn = turn
+            tags = {**naming.tags(self._lane.path, self._lane.name), naming.TAG_TURN: str(turn)}
+            run_tags.add(self._context.instance, self._context.run_id, tags)
+
+    def is_awaited(self) -> bool:
+        """Look, between two windows, whether other runs wait, which copy before this one then."""
+        return not (self._stop() or self._is_first(_LAST))
+
+    def wait(self) -> bool:
+        """Wait for the turn of this run, unless it has it and is not awaited.
+
+        Returns:
+            whether it copies a window now.
+        """
+        said = ""
+        since = int(self._is_session)  # runs by hand begin before all sessions
+        if self._before:
+            since = 1 + max(1, *(run.since for run in self._before))
+        while (self._turn != Turn.COPIES or self._before) and not (self.is_over or self._stop()):
+            if not self._takes_turn(since):
+                copying = "" if self._is_session else _who_copies(self._before)
+                if copying not in {"", said}:
+                    said, name = copying, f"{self._lane.mirror}/{self._lane.name}"
+                    self._context.log.info("waiting for its turn in %s: %s", name, copying)
+                heartbeat.of(self._context.run_id).move()  # it waits, and has nothing to move
+                self._clock.sleep(LOOK_SECONDS)
+        return not (self.is_over or self._stop())
+
+    def has_later_checks(self) -> bool:
+        """Look whether a run that started later has copied, too, and runs expectations."""
+        own = self._context.run_id
+        runs = _look(self._context.instance, self._lane, own)
+        return any(
+            run.turn == Turn.CHECKS for run in takewhile(lambda run: run.run_id != own, runs)
+        )
+
+    def _takes_turn(self, since: int) -> bool:
+        waits = f"{Turn.WAITS} since {since}"
+        self.say(waits)
+        if self._is_first(since):
+            self.say(Turn.COPIES)
+            if not self._is_first(since):
+                self.say(waits)
+        return not self._before
+
+    def _is_first(self, since: int) -> bool:
+        """Look whether no run comes before this one, which has this number."""
+        run_id = self._context.run_id
+        runs = {run.run_id: run for run in _look(self._context.instance, self._lane, run_id)}
+        own = runs.pop(run_id, None)
+        self._before = [
+            run for run in runs.values() if own and run.comes_before(replace(own, since=since))
+        ]
+        self.is_over = own is None or any(run.replaces(own) for run in self._before)
+        return not self._before
+
+
+def _look(instance: DagsterInstance, lane: Lane, own: str = "") -> list[_Run]:
+    """Look at the runs of a lane that are in progress, and not dead, the newest one first.
+
+    Args:
+        own: the id of the run that looks.
+    """
+    tags, job = naming.tags(lane.path, lane.name), naming.lane_job(lane.path, lane.name)
+    runs = []
+    for age, run in enumerate(instance.get_runs(RunsFilter(tags=tags, statuses=_IN_PROGRESS))):
+        if run.run_id == own or not is_dead(run):
+            # until it runs, the tag may be that of the run that it repeats
+            said = {} if run.status is DagsterRunStatus.STARTING else run.tags
+            turn, _, since = said.get(naming.TAG_TURN, Turn.STARTS).partition(" since ")
+            runs.append(_Run(run.run_id, run.job_name == job, turn, int(since or 0), -age))
+    return runs
+
+
+def _who_copies(runs: Sequence[_Run]) -> str:
+    copying = (run.run_id[:8] for run in runs if run.turn == Turn.COPIES)
+    return ", ".join(f"run {run_id} copies a window" for run_id in copying)
 
 
 def deployment_of(instance: DagsterInstance) -> str:
@@ -96,36 +191,6 @@ def is_dead(run: dg.DagsterRun) -> bool:
     return copies and heartbeat.watcher.is_dead(run)
 
 
-def other_runs(instance: DagsterInstance, lane: Lane, run_id: str) -> OtherRuns:
-    """Look for other runs of the lane."""
-    found = instance.get_runs(
-        RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_IN_PROGRESS)
-    )
-    runs = [run for run in found if run.run_id == run_id or not is_dead(run)]
-    # newest first; a run that has no tag yet is about to get one
-    turns = [(run.run_id, run.tags.get(naming.TAG_TURN, Turn.STARTING)) for run in runs]
-    own = next((index for index, (other, _) in enumerate(turns) if other == run_id), len(turns))
-    newer = {turn for _, turn in turns[:own]}
-    older = {turn for _, turn in turns[own + 1 :]}
-    return OtherRuns(
-        by_hand=Turn.BY_HAND in newer | older,
-        successor=Turn.READY in newer,
-        predecessor=bool(older - {Turn.BY_HAND, Turn.BETWEEN, Turn.CHECKING}),
-        before_person=Turn.COPYING in newer | older or bool(older & {Turn.BY_HAND, Turn.BETWEEN}),
-        was_ended=own == len(turns),
-        later_checks=Turn.CHECKING in newer,
-        paused=Turn.PAUSED in newer | older,
-    )
-
-
-def is_copied(instance: DagsterInstance, mirror: str, lane: str) -> bool:
-    """Whether a run of a lane is in progress, be it that it still starts Spark."""
-    runs = instance.get_runs(
-        RunsFilter(tags=naming.tags(mirror, lane), statuses=_IN_PROGRESS), limit=5
-    )
-    return any(not is_dead(run) and run.tags.get(naming.TAG_TURN) != Turn.CHECKING for run in runs)
-
-
 def fail_dead_runs(instance: DagsterInstance, lane: Lane) -> list[str]:
     """Report runs of the lane that are dead as failed, and return their ids."""
     runs = instance.get_runs(RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_STARTED))
@@ -133,32 +198,6 @@ def fail_dead_runs(instance: DagsterInstance, lane: Lane) -> list[str]:
     for run in dead:
         instance.report_run_failed(run, f"{heartbeat.GIVEN_UP}: another run takes over")
     return [run.run_id for run in dead]
-
-
-def wait_for_turn(
-    context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
-) -> None:
-    """Wait in a run by hand until no other run copies the lane; sessions pause until it ends."""
-    tag(context.instance, lane, context.run_id, Turn.BY_HAND)
-    said = ""
-    while other_runs(context.instance, lane, context.run_id).before_person and not stop():
-        if (others := _others_that_copy(context.instance, lane, context.run_id)) != said:
-            said = others
-            context.log.info("waiting for its turn in %s/%s: %s", lane.mirror, lane.name, others)
-        clock.sleep(LOOK_SECONDS)
-
-
-def _others_that_copy(instance: DagsterInstance, lane: Lane, run_id: str) -> str:
-    runs = instance.get_runs(
-        RunsFilter(tags=naming.tags(lane.path, lane.name), statuses=_IN_PROGRESS)
-    )
-    waits = {Turn.STARTING, Turn.READY, Turn.PAUSED, Turn.CHECKING}
-    copying = [
-        f"run {run.run_id[:8]} copies a window"
-        for run in runs
-        if run.run_id != run_id and run.tags.get(naming.TAG_TURN) not in waits and not is_dead(run)
-    ]
-    return ", ".join(copying)
 
 
 _QUEUED_SECONDS = 10.0
@@ -171,9 +210,10 @@ def waits_of_people(instance: DagsterInstance, lane: Lane, now: float) -> Iterat
     Args:
         now: seconds since the Unix epoch.
     """
-    by_hand = {**naming.tags(lane.path, lane.name), naming.TAG_TURN: Turn.BY_HAND.value}
-    for run in instance.get_runs(RunsFilter(tags=by_hand, statuses=_IN_PROGRESS)):
-        if others := _others_that_copy(instance, lane, run.run_id):
+    runs = _look(instance, lane)
+    others = _who_copies(runs)
+    for run in runs:
+        if others and run.turn == Turn.WAITS and not run.is_session:
             yield f"run {run.run_id[:8]}, which was started by hand, waits for its turn: {others}"
     queued = instance.get_run_records(
         RunsFilter(statuses=[DagsterRunStatus.QUEUED]), limit=_MOST_QUEUED
@@ -213,7 +253,7 @@ def in_words(runs: Sequence[dg.DagsterRun]) -> str:
         runs: as of `sessions`; not empty.
     """
     doing = [(run, run.tags.get(naming.TAG_TURN, "")) for run in runs]
-    run, turn = next((pair for pair in doing if pair[1] in {Turn.COPYING, Turn.PAUSED}), doing[-1])
+    run, turn = next((pair for pair in doing if pair[1] == Turn.COPIES), doing[-1])
     silent = heartbeat.watcher.silent_seconds(run)
     if run.status not in _STARTED:
         what = "is about to start"
@@ -222,32 +262,11 @@ def in_words(runs: Sequence[dg.DagsterRun]) -> str:
     else:
         remark = run.tags.get(naming.TAG_HEARTBEAT, "").partition(": ")[2]
         waits = run.tags.get(naming.TAG_WAITS)
-        does = f"waits: {waits}" if waits else _DOING.get(turn, "copies")
+        does = f"waits: {waits}" if waits else _DOING.get(turn.partition(" ")[0], "copies")
         failures = run.tags.get(naming.TAG_FAILURES)
         fails = f"with failures: {failures}" if failures else ""
         what = ", ".join(filter(None, [does, remark, run.tags.get(naming.TAG_CHANGED), fails]))
     return f"run {run.run_id[:8]} {what}"
-
-
-def let_session_copy(
-    context: dg.OpExecutionContext, lane: Lane, clock: Clock, stop: Callable[[], bool]
-) -> None:
-    """Let a session that has paused copy what is new meanwhile, and take the lane again."""
-
-    def is_awaited() -> bool:
-        # it does not take its turn while another person's run waits for this one
-        found = other_runs(context.instance, lane, context.run_id)
-        return found.paused and not found.by_hand
-
-    if is_awaited():
-        tag(context.instance, lane, context.run_id, Turn.BETWEEN)
-        # one that has died meanwhile is left to `fail_dead_runs`
-        until = clock.monotonic() + heartbeat.DEAD_SECONDS
-        while is_awaited() and not stop():
-            if clock.monotonic() > until:
-                break
-            clock.sleep(LOOK_SECONDS / 4)
-        wait_for_turn(context, lane, clock, stop)
 
 
 def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
@@ -261,4 +280,4 @@ def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
             statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *_IN_PROGRESS],
         )
     )
-    return [run for run in runs if run.tags.get(naming.TAG_TURN) != Turn.CHECKING]
+    return [run for run in runs if run.tags.get(naming.TAG_TURN) != Turn.CHECKS]

@@ -183,7 +183,10 @@ def _elsewhere(position: Position, _facts: Facts) -> SourceError | None:
     if worst is None:
         what, remedy = f"it begins at {offset} on {elsewhere.what}", "copy it first"
     else:
-        what = f"{worst.what}, but {elsewhere.what}"
+        # one that is behind looks as one whose topic was created again
+        is_short = (position.next_offset or 0) > position.end_offset
+        here = f"the upstream that is read has it only up to offset {position.end_offset}"
+        what = f"{here if is_short else worst.what}, but {elsewhere.what}"
         offset, remedy = position.next_offset, "copy them"
     return SourceError(
         what,

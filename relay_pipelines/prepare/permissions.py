@@ -115,11 +115,13 @@ class AclReport:
         decisions: on every ACL of the source on a mirrored topic.
         unsecured: the clusters without an authorizer; if there are any, there are no decisions.
         first: topics without any ACL that would get their first.
+        destination_id: of the cluster that was asked.
     """
 
     decisions: Sequence[AclDecision] = ()
     unsecured: Sequence[str] = ()
     first: Sequence[str] = ()
+    destination_id: str = ""
 
     @property
     def missing(self) -> list[Acl]:
@@ -149,7 +151,8 @@ def report(sides: Sides) -> AclReport:
         answers = (snapshot.upstream, source_acls), (snapshot.destination, destination_acls)
         return AclReport(unsecured=[str(cluster) for cluster, acls in answers if acls is None])
     decisions = plan_acls(source_acls, destination_acls, snapshot.destinations, snapshot.copied_to)
-    return AclReport(decisions, first=first_acls(decisions, destination_acls))
+    first = first_acls(decisions, destination_acls)
+    return AclReport(decisions, first=first, destination_id=snapshot.destination.id)
 
 
 def apply(sides: Sides, acl_report: AclReport) -> None:
@@ -159,7 +162,7 @@ def apply(sides: Sides, acl_report: AclReport) -> None:
         PermissionDeniedError: the user may not alter the destination's ACLs.
         RelayError: the destination refuses one, or does not answer.
     """
-    with sides.destination("acls") as client:
+    with sides.at(acl_report.destination_id).destination("acls") as client:
         for permission in (Permission.DENY, Permission.ALLOW):
             wanted = [acl for acl in acl_report.missing if acl.permission is permission]
             if wanted:

@@ -44,7 +44,7 @@ def active_producers(
     """
     found: dict[TopicPartition, list[ActiveProducer]] = {}
     errors: dict[TopicPartition, RelayError] = {}
-    for broker, topics in client.by_leader(partitions).items():
+    for broker, topics in client.whole(client.by_leader(partitions)).items():
         if not client.connection(broker).supports(DescribeProducersRequest.API_KEY, 0):
             silent = UnsupportedError(
                 f"broker {broker} of {client.cluster} does not say who writes",

@@ -302,7 +302,8 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
     partitions = [tp for name in topics for tp in client.topic(name).topic_partitions]
     sizes: dict[TopicPartition, int] = {}
     describable = DescribeLogDirsRequest.DescribableLogDirTopic
-    for broker_id, names in client.by_leader(filter(client.has_leader, partitions)).items():
+    by_leader, _ = client.by_leader(partitions)
+    for broker_id, names in by_leader.items():
         request = DescribeLogDirsRequest(
             topics=[describable(topic=name, partitions=led) for name, led in names.items()]
         )

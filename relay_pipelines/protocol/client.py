@@ -47,7 +47,15 @@ _MANY_COORDINATORS = 4  # the version of FindCoordinator that takes several keys
 _OPTIONS, _CLOCK = CopyOptions(), SystemClock()
 
 T = TypeVar("T")
+Refused = dict[TopicPartition, RelayError]
+"""Of which topic-partitions a look has not seen what it asked for, and why.
+
+A look takes many, and returns what it saw besides. Who needs all of it calls `whole`.
+"""
+Answer = tuple[TopicPartition, int, T]
+"""A topic-partition, its error code, and what the leader tells."""
 ByLeader = Mapping[int, Mapping[str, Sequence[int]]]
+Offsets = Sequence[offset_requests.Answer]
 
 
 class ClusterClient:
@@ -208,44 +216,24 @@ class ClusterClient:
             self._require_id(known.cluster_id, f"a broker of {self.cluster}")
             self._take_metadata(known)
 
-    def topic_at_leader(self, topic_partition: TopicPartition) -> TopicMetadata:
-        """Ask the leader of `topic_partition` about its topic: other brokers may be out of date.
-
-        Raises:
-            RetriableError: the leader is not reachable, or no longer has the topic.
-        """
-        name = topic_partition.topic
-        answer = self._ask_metadata(self.connection(self.leader(topic_partition)), [name])
-        topic = self._take_metadata(answer).topics[name]
-        if topic.error_code:
-            self.forget()
-            raise self.failure(
-                topic.error_code, f"Metadata of topic {name}", topic_partition=topic_partition
-            )
-        return topic
-
     def topics_at_leaders(
         self, topic_partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, TopicMetadata]:
-        """Ask each leader about the topics of the topic-partitions that it leads.
+    ) -> tuple[dict[TopicPartition, TopicMetadata], Refused]:
+        """Ask each leader about the topics of what it leads: other brokers may be out of date."""
 
-        Topic-partitions with an error, such as a deleted topic, are left out.
-        """
-        wanted = list(topic_partitions)
-        self.ask_about(wanted)
-        found = {}
-        for broker_id, partitions in self.led(filter(self.has_leader, wanted)).items():
-            names = sorted({tp.topic for tp in partitions})
-            answer = self._ask_metadata(self.connection(broker_id), names)
-            topics = self._take_metadata(answer).topics
-            found.update(
-                {tp: topics[tp.topic] for tp in partitions if not topics[tp.topic].error_code}
-            )
-        return found
+        def ask(
+            connection: Connection, asked: Mapping[str, Sequence[int]]
+        ) -> Iterator[tuple[TopicPartition, int, TopicMetadata]]:
+            topics = self._take_metadata(self._ask_metadata(connection, sorted(asked))).topics
+            for name, partitions in asked.items():
+                for partition in partitions:
+                    yield TopicPartition(name, partition), topics[name].error_code, topics[name]
+
+        return self._ask_leaders(topic_partitions, "Metadata", ask)
 
     def ask_about(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Ask once for the metadata of all their topics that are not known yet."""
-        if unknown := {tp.topic for tp in topic_partitions}.difference(self._metadata.topics):
+        """Ask once for the metadata of all their topics of which no leader is known yet."""
+        if unknown := {tp.topic for tp in topic_partitions if not self.has_leader(tp)}:
             self.metadata(sorted(unknown))
 
     def _take_metadata(self, answer: Metadata) -> Metadata:
@@ -295,18 +283,21 @@ class ClusterClient:
 
     def leader(self, topic_partition: TopicPartition) -> int:
         """Return the id of the broker that leads `topic_partition`."""
-        leader = self.topic(topic_partition.topic, topic_partition).leaders.get(
-            topic_partition.partition
-        )
-        if leader is None:
+        topic = self.topic(topic_partition.topic, topic_partition)
+        if not topic.has_leader(topic_partition.partition):
+            error = self._unled(topic_partition)
             self.forget()
-            raise self.failure(
-                error_codes.UNKNOWN_TOPIC_OR_PARTITION, "Metadata", topic_partition=topic_partition
-            )
-        if leader < 0:
-            self.forget()
-            raise self.leaderless(topic_partition)
-        return leader
+            raise error
+        return topic.leaders[topic_partition.partition]
+
+    def _unled(self, topic_partition: TopicPartition) -> RelayError:
+        """Return why nobody leads a topic-partition, by the cached metadata."""
+        topic = self._metadata.topics[topic_partition.topic]
+        if not topic.error_code and topic_partition.partition in topic.leaders:
+            return self.leaderless(topic_partition)
+        code = topic.error_code or error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        doing = f"Metadata of topic {topic.name}"
+        return self.failure(code, doing, topic_partition=topic_partition)
 
     def leaderless(self, topic_partition: TopicPartition) -> RelayError:
         """Return the error for a topic-partition that has no leader."""
@@ -408,55 +399,39 @@ class ClusterClient:
     def list_offsets(
         self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int
     ) -> dict[TopicPartition, int]:
+        """Return an offset per topic-partition, as `offsets`; raise an error if one is missing."""
+        return self.whole(self.offsets(topic_partitions, timestamp, isolation))
+
+    def offsets(
+        self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+    ) -> tuple[dict[TopicPartition, int], Refused]:
         """Return an offset per topic-partition, one request per leader.
+
+        A new leader refuses as long as it does not know its high watermark (KIP-207), among other
+        reasons; v5 is the first version that reports that.
 
         Args:
             timestamp: `LATEST`, `EARLIEST`, or milliseconds for the first record that is not older.
             isolation: `READ_COMMITTED` makes `LATEST` the last stable offset, otherwise it is the
                 high watermark.
-
-        Raises:
-            RetriableError: a new leader does not know its high watermark yet (KIP-207), among
-                others; v5 is the first version that reports that.
         """
-        offsets: dict[TopicPartition, int] = {}
-        for found in self._list_offsets(topic_partitions, timestamp, isolation):
-            offsets |= self._without_errors(found, "ListOffsets")
-        return offsets
 
-    def _list_offsets(
-        self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int
-    ) -> Iterator[Sequence[offset_requests.Answer]]:
-        for broker_id, topics in self.by_leader(topic_partitions).items():
-            body = offset_requests.encode_list_offsets(topics, timestamp, isolation)
-            answer = self.connection(broker_id).exchange(*offset_requests.LIST_OFFSETS, body)
-            yield offset_requests.decode_list_offsets(answer)
+        def ask(connection: Connection, asked: Mapping[str, Sequence[int]]) -> Offsets:
+            body = offset_requests.encode_list_offsets(asked, timestamp, isolation)
+            answer = connection.exchange(*offset_requests.LIST_OFFSETS, body)
+            return offset_requests.decode_list_offsets(answer)
 
-    def unserved(
-        self, topic_partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, RelayError]:
+        return self._ask_leaders(topic_partitions, "ListOffsets", ask)
+
+    def unserved(self, topic_partitions: Iterable[TopicPartition]) -> Refused:
         """Return those that no leader serves yet, and why.
 
         Metadata may name a leader before that broker knows it: an answer to ListOffsets proves that
         it serves.
         """
         wanted = list(topic_partitions)
-        topics = self.metadata(sorted({tp.topic for tp in wanted})).topics
-        errors = {
-            tp: self.failure(topics[tp.topic].error_code, "Metadata", topic_partition=tp)
-            if topics[tp.topic].error_code
-            else self.leaderless(tp)
-            for tp in wanted
-            if not self.has_leader(tp)
-        }
-        led = [tp for tp in wanted if tp not in errors]
-        for found in self._list_offsets(led, LATEST, READ_COMMITTED):
-            errors |= {
-                tp: self.failure(code, "ListOffsets", topic_partition=tp)
-                for tp, code, _ in found
-                if code != error_codes.NONE
-            }
-        return errors
+        self.metadata(sorted({tp.topic for tp in wanted}))
+        return self.offsets(wanted, LATEST, READ_COMMITTED)[1]
 
     def first_offsets(
         self, from_ms: int, ends: Mapping[TopicPartition, int]
@@ -470,7 +445,9 @@ class ClusterClient:
         found = self.list_offsets(ends, from_ms, READ_COMMITTED)
         return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], Refused]:
         """Return where a leader epoch ends in each log, one request per leader (KIP-101, KIP-320).
 
         Args:
@@ -480,29 +457,48 @@ class ClusterClient:
             The first offset of the next epoch, or the log's end if there is none; -1 if the log has
             no such epoch any more.
         """
-        ends: dict[TopicPartition, int] = {}
-        for broker_id, topics in self.by_leader(epochs).items():
-            body = offset_requests.encode_epoch_ends(topics, epochs)
-            answer = self.connection(broker_id).exchange(*offset_requests.EPOCH_ENDS, body)
-            found = offset_requests.decode_epoch_ends(answer)
-            ends |= self._without_errors(found, "OffsetForLeaderEpoch")
-        return ends
 
-    def _without_errors(
-        self, answers: Iterable[offset_requests.Answer], doing: str
-    ) -> dict[TopicPartition, int]:
-        """Return the offsets.
+        def ask(connection: Connection, asked: Mapping[str, Sequence[int]]) -> Offsets:
+            body = offset_requests.encode_epoch_ends(asked, epochs)
+            answer = connection.exchange(*offset_requests.EPOCH_ENDS, body)
+            return offset_requests.decode_epoch_ends(answer)
 
-        Raises:
-            RelayError: the first error that an answer carries.
-        """
-        offsets = {}
-        for tp, error_code, offset in answers:
-            if error_code != error_codes.NONE:
-                self.forget()
-                raise self.failure(error_code, doing, topic_partition=tp)
-            offsets[tp] = offset
-        return offsets
+        return self._ask_leaders(epochs, "OffsetForLeaderEpoch", ask)
+
+    def _ask_leaders(
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        doing: str,
+        ask: Callable[[Connection, Mapping[str, Sequence[int]]], Iterable[Answer[T]]],
+    ) -> tuple[dict[TopicPartition, T], Refused]:
+        """Ask each leader about what it leads; one that is away hides nothing of the others."""
+        by_leader, unled = self.by_leader(topic_partitions)
+        found, refused = dict[TopicPartition, T](), dict(unled)
+        for broker_id, asked in by_leader.items():
+            left = {TopicPartition(name, each) for name in asked for each in asked[name]}
+            try:
+                for tp, error_code, value in ask(self.connection(broker_id), asked):
+                    if error_code == error_codes.NONE:
+                        found[tp] = value
+                    else:
+                        refused[tp] = self.failure(error_code, doing, topic_partition=tp)
+                    left.discard(tp)
+            except RelayError as error:
+                refused |= dict.fromkeys(left, error)
+            else:
+                unknown = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                for tp in left:
+                    what = f"{doing}, whose answer leaves it out,"
+                    refused[tp] = self.failure(unknown, what, topic_partition=tp)
+        return found, refused
+
+    def whole(self, look: tuple[T, Refused]) -> T:
+        """Return what was found, if nothing was refused; otherwise raise the first reason."""
+        found, refused = look
+        for error in refused.values():
+            self.forget()
+            raise error
+        return found
 
     def refusal(
         self, answer: Any, doing: str, permission: str = "", tolerated: int = error_codes.NONE
@@ -574,27 +570,37 @@ class ClusterClient:
         bootstrap = [] if self._bootstrap is None else [self._bootstrap]
         return [*self._control.values(), *idle, *bootstrap]
 
-    def led(self, topic_partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    def led(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[int, list[TopicPartition]], Refused]:
         """Return broker id -> the topic-partitions that it leads."""
         wanted = list(topic_partitions)
-        self.ask_about(wanted)
         found: dict[int, list[TopicPartition]] = defaultdict(list)
+        refused: Refused = {}
+        try:
+            self.ask_about(wanted)
+        except RelayError as error:  # no broker answers
+            return found, dict.fromkeys(wanted, error)
         for tp in wanted:
-            found[self.leader(tp)].append(tp)
-        return found
+            leader = self._metadata.topics[tp.topic].leaders.get(tp.partition, -1)
+            if leader >= 0:
+                found[leader].append(tp)
+            else:
+                refused[tp] = self._unled(tp)
+        return found, refused
 
-    def by_leader(self, topic_partitions: Iterable[TopicPartition]) -> ByLeader:
+    def by_leader(self, topic_partitions: Iterable[TopicPartition]) -> tuple[ByLeader, Refused]:
         """Return the same as requests have it: broker id -> topic -> partitions."""
         wanted = tuple(topic_partitions)
-        known, found = self._grouped
-        if found and known == wanted:
-            return found
+        if self._grouped[1] and self._grouped[0] == wanted:
+            return self._grouped[1], {}
+        led, refused = self.led(wanted)
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for broker_id, partitions in self.led(wanted).items():
+        for broker_id, partitions in led.items():
             for tp in partitions:
                 grouped[broker_id][tp.topic].append(tp.partition)
-        self._grouped = wanted, grouped
-        return grouped
+        self._grouped = wanted, {} if refused else grouped
+        return grouped, refused
 
     def connect_to_brokers(self) -> None:
         """Connect to every broker, and to the other addresses that the configuration names.

@@ -32,6 +32,7 @@ from relay_pipelines.protocol.client import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     ClusterClient,
+    Refused,
 )
 from relay_pipelines.protocol.connection import Connection
 
@@ -63,6 +64,16 @@ class FetchedSpan(NamedTuple):
     run: BatchRun | None
     skipped: Skipped | None
     leader_epoch: int = -1
+
+    @property
+    def holes(self) -> int:
+        """How many offsets have neither a record nor a marker; of a run, also outside of the span.
+
+        Only the cleaner of a compacted topic leaves such.
+        """
+        if self.run is None:
+            return self.end - self.start if self.skipped is Skipped.COMPACTION_GAP else 0
+        return self.run.last.last_offset + 1 - self.run.first.base_offset - self.run.records
 
 
 class _ReadElsewhereError(Exception):
@@ -199,32 +210,33 @@ def fetch_first(
     client: ClusterClient,
     starts: Mapping[TopicPartition, int],
     partition_bytes: int = 0,
-) -> Generator[float, None, dict[TopicPartition, fetch.FetchResponse]]:
+) -> tuple[dict[TopicPartition, fetch.FetchResponse], Refused]:
     """Return the first records of many topic-partitions, with one request to each leader.
 
-    While an answer is arriving, it yields for how long, in seconds. Only topic-partitions of which
-    the leader, by the cached metadata, answers with a complete batch are in the result.
+    Only topic-partitions of which the leader, by the cached metadata, answers with a complete batch
+    are in the result; of the others, only those are refused whose leader does not answer at all.
 
     Args:
         starts: the offsets to read from.
         partition_bytes: how much of each, at most; 0 for what a small range has.
     """
     found: dict[TopicPartition, fetch.FetchResponse] = {}
-    for leader, asked in client.led(filter(client.has_leader, starts)).items():
+    led, refused = client.led(starts)
+    for leader, asked in led.items():
         request = fetch.encode(
             [_position(client, tp, starts[tp]) for tp in asked],
             max_bytes=_FIRST_BYTES,
             partition_max_bytes=partition_bytes or _FIRST_PARTITION_BYTES,
             max_wait_ms=0,
         )
-        with client.lease(leader) as connection:
-            number = connection.send(fetch.API_KEY, fetch.VERSION, request)
-            ticks = 0
-            while (body := connection.poll(number)) is None:
-                ticks += 1
-                yield ticks * _TICK_MS / 1000
-            # a copy, because the next answer reuses the buffer
-            answers = _decoded(client, connection, memoryview(bytes(body)), asked)
+        try:
+            with client.lease(leader) as connection:
+                body = connection.exchange(fetch.API_KEY, fetch.VERSION, request)
+                # a copy, because the next answer reuses the buffer
+                answers = _decoded(client, connection, memoryview(bytes(body)), asked)
+        except RelayError as error:
+            refused |= dict.fromkeys(asked, error)
+            continue
         # the next answer on this connection waits for as long, so that no process waits here
         client.note_throttle(max(answer.throttle_ms for answer in answers.values()))
         found.update(
@@ -232,20 +244,7 @@ def fetch_first(
             for tp, answer in answers.items()
             if not answer.throttle_ms and not answer.error_code and has_batch(answer.records)
         )
-    return found
-
-
-def fetched_first(
-    client: ClusterClient, starts: Mapping[TopicPartition, int], partition_bytes: int = 0
-) -> dict[TopicPartition, fetch.FetchResponse]:
-    """Return what `fetch_first` returns, and wait for it."""
-    fetching = fetch_first(client, starts, partition_bytes)
-    while True:
-        try:
-            next(fetching)
-        except StopIteration as done:
-            found: dict[TopicPartition, fetch.FetchResponse] = done.value
-            return found
+    return found, refused
 
 
 def timestamps_ms(
@@ -267,7 +266,8 @@ def timestamps_ms(
     waiting = dict(offsets)
     for _ in range(_TIME_ROUNDS):
         before = len(waiting)
-        for leader, asked in client.led(waiting).items():
+        led, _ = client.led(waiting)
+        for leader, asked in led.items():
             request = fetch.encode(
                 [fetch.FetchPosition(tp, waiting[tp], _NONE) for tp in asked],
                 max_bytes=_TIME_BYTES,

@@ -60,6 +60,7 @@ class Restore:
 
     Args:
         name: of the mirror, or of its replay.
+        cluster_id: of the destination that was looked at.
         state: what the checkpoint topic holds of it.
         after: the checkpoint to commit; None to commit none.
         why: for people.
@@ -67,6 +68,7 @@ class Restore:
 
     name: str
     source: TopicPartition
+    cluster_id: str
     state: CheckpointSnapshot
     act: Act
     why: str
@@ -119,7 +121,8 @@ def execute(sides: Sides, planned: Iterable[Restore]) -> Iterator[tuple[Restore,
     changes = [(restore, restore.after) for restore in planned if restore.after is not None]
     if not changes:
         return
-    with sides.destination("restore") as client:
+    (cluster_id,) = {restore.cluster_id for restore, _ in changes}
+    with sides.at(cluster_id).destination("restore") as client:
         topics.create_state(client, sides.mirror.destination.replication_factor)
         again = [restore for restore, _ in changes if restore.act is Act.AGAIN]
         _fence_former_owners(client, sides.mirror, again)
@@ -185,7 +188,8 @@ class _Planner:
         return self._noted(self._chain(self.before.ledger_head), self.before)
 
     def _decided(self, act: Act, why: str, after: Checkpoint | None = None) -> Restore:
-        return Restore(self.name, self.source, self.state, act, why, after)
+        cluster_id = self.client.cluster_id
+        return Restore(self.name, self.source, cluster_id, self.state, act, why, after)
 
     def _chain(self, head: LedgerHead) -> Chain:
         return verify_chain(self.source, self.records, head, self.kept_since_ms)

@@ -25,7 +25,6 @@ from relay_pipelines.errors import (
 from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import ReplayRecord, StartRecord, replay_name
-from relay_pipelines.ledger.reader import read_checkpoints
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
 from relay_pipelines.model import Checkpoint, OffsetRange, Side, TopicPartition
 from relay_pipelines.output.formatting import count, format_time, plural
@@ -125,6 +124,7 @@ def plan_replay(
     refuse_loops(sides.mirror, request, mirrors)
     with sides.destination() as client:
         state = client.retry(partial(read_any_state, client))
+    sides = sides.at(client.cluster_id)
     known, of_replay = state.of(sides.name), state.of(replay_name(sides.name, request.id))
     _refuse_target(sides, request, known)
     # upstreams that the mirror, and so its replays, must not read
@@ -161,7 +161,8 @@ def start_replay(replay: Replay) -> Replay:
             # fenced by another process that starts the same replay: its record is there by then
             with suppress(FencedError):
                 record_starts(client, snapshot)
-            found = read_checkpoints(snapshot.sides, settled=True).starts
+            state = client.retry(partial(read_any_state, client, settled=True))
+            found = state.of(snapshot.name).starts
     assert start.replay is not None
     for each in found.values():
         require_same(each, start.replay.parameters, replay.id)
@@ -258,10 +259,10 @@ def _decided(
     if request.side is Side.DESTINATION:
         ranges = replay_ranges.at_destination(sides, request)
         own = as_mirror(sides.mirror, request, ranges.topic)
-        snapshot = _snapshot(Sides(name, own, sides.clock), ranges.topic)
+        snapshot = _snapshot(replace(sides, name=name, mirror=own), ranges.topic)
     else:
         own, again = _at_one_upstream(sides, request, quarantined)
-        snapshot = _snapshot(Sides(name, own, sides.clock), request.topic)
+        snapshot = _snapshot(replace(sides, name=name, mirror=own), request.topic)
         ranges = replay_ranges.at_source(sides, request, snapshot, known)
         ranges = replace(ranges, findings=[*again, *ranges.findings])
     start = _start_record(request, ranges, snapshot)

@@ -138,7 +138,7 @@ class OtherWriters:
         self.waits = True
         last = dt.datetime.fromtimestamp(newest.committed_at_ms / 1000, dt.UTC)
         return (
-            f"run {newest.run_id} of another deployment copies this mirror, last at"
+            f"run {newest.run_id}, which this deployment does not know, copies this mirror, last at"
             f" {last:%Y-%m-%dT%H:%M:%SZ}; this one waits until it has ended"
         )
 

@@ -84,7 +84,7 @@ def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicVerdict]:
     for tp, known in ledger.chains.items():
         gone[tp.topic] += known.gone_since(request.since_ms)
     by_topic = {topic: by_topic.get(topic, ()) for topic in by_topic.keys() | (+gone).keys()}
-    with sides.destination() as client:
+    with sides.at(ledger.cluster_id).destination() as client:
         for found in _ids_of(client, by_topic, request):
             found.entries_gone = gone[found.topic]
             yield found

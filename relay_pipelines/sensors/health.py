@@ -4,8 +4,8 @@ A healthy upstream is materialised, because the graph shows it in green only the
 there is an observation, and its check `available` fails.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
 
 import dagster as dg
 
@@ -17,7 +17,8 @@ from relay_pipelines.ledger.state_table import CheckpointSnapshot
 from relay_pipelines.orchestration import naming
 from relay_pipelines.plan.upstreams import UpstreamState
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
-from relay_pipelines.sensors.tick_error import TickError, no_longer_in_file
+from relay_pipelines.sensors.said import Said, recalled
+from relay_pipelines.sensors.tick_ends import TickError, no_longer_in_file
 from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import upstream_selection
@@ -25,24 +26,6 @@ from relay_pipelines.snapshot import upstream_selection
 _REPEAT_SECONDS = 300.0
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
-
-
-@dataclass(frozen=True, slots=True)
-class _Cursor:
-    """What was reported of each upstream, and when all upstreams were reported last."""
-
-    healthy: Mapping[str, bool] = field(default_factory=dict)
-    quarantined: Mapping[str, bool] = field(default_factory=dict)
-    at: float = 0.0
-
-    @staticmethod
-    def load(text: str | None, now: float) -> "_Cursor":
-        """Return what `dump` stored, or nothing, as of a planner's cursor: all is said again."""
-        found = HEALTH_CURSOR.recalled(_Cursor, text)
-        return _Cursor() if found.at > now else found
-
-    def dump(self) -> str:
-        return HEALTH_CURSOR.text(self)
 
 
 def build(
@@ -72,29 +55,26 @@ def build(
         if name not in kafka.settings.mirrors:
             return no_longer_in_file(name)
         settings, now = kafka.mirror(name), kafka.clock.now_ms() / 1000
-        last = _Cursor.load(context.cursor, now)
+        said = recalled(HEALTH_CURSOR, Said, context.cursor, now)
         stored, unknown = _read_checkpoints(name, settings, kafka)
         states = upstream_selection.probe(Sides(name, settings, kafka.clock), stored)
         upstreams = upstream_selection.judge(settings, states, stored).upstreams
-        repeat = now - last.at > _REPEAT_SECONDS
         events: list[Event] = []
-        quarantined = dict(last.quarantined)
         for state in upstreams:
-            due = repeat or last.healthy.get(state.name) != state.healthy
+            key = naming.upstream_check(path, state.name, naming.AVAILABLE)
+            due = said.due(key.to_user_string(), str(state.healthy), now, _REPEAT_SECONDS)
             if due:
-                key = naming.upstream_check(path, state.name, naming.AVAILABLE)
-                events.append(_seen(path, state))
-                events.append(checks.available(state).evaluation(key))
+                events += [_seen(path, state), checks.available(state).evaluation(key)]
+            key = naming.upstream_check(path, state.name, naming.DIVERGENCE)
             # the graph counts only checks that ran after the last materialisation
-            is_quarantined = bool(state.quarantined)
-            if not unknown and (due or quarantined.get(state.name) != is_quarantined):
-                key = naming.upstream_check(path, state.name, naming.DIVERGENCE)
+            repeat = 0 if due else math.inf
+            mark = str(bool(state.quarantined))
+            if not unknown and said.due(key.to_user_string(), mark, now, repeat):
                 events.append(checks.divergence(state.quarantined).evaluation(key))
-                quarantined[state.name] = is_quarantined
-        healthy = {state.name: state.healthy for state in upstreams}
-        cursor = _Cursor(healthy, quarantined, at=now if repeat else last.at)
         return dg.SensorResult(
-            skip_reason=_summary(upstreams) + unknown, cursor=cursor.dump(), asset_events=events
+            skip_reason=_summary(upstreams) + unknown,
+            cursor=HEALTH_CURSOR.text(said),
+            asset_events=events,
         )
 
     return health

@@ -1,33 +1,41 @@
 """What a tick finds of one lane: evaluations of checks, a run to request, and a line."""
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import math
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 import dagster as dg
 
 from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import TopicPartition, digest_of
 from relay_pipelines.orchestration import naming, turns
-from relay_pipelines.orchestration.lane import Lane, Share
+from relay_pipelines.orchestration.check_builder import dated
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.output.page_view import held_line
 from relay_pipelines.plan.blockers import Blocker
+from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.sensors import source_events
 from relay_pipelines.sensors.pruning import prune
 from relay_pipelines.sensors.run_requests import RunRequests
-from relay_pipelines.sensors.source_events import Cursor, dated
+from relay_pipelines.sensors.said import DELETED, Cursor
+from relay_pipelines.sensors.unevaluated import no_longer_mirrored, not_reported, was_unknown
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
+_TURN = "turn"
 _LAG_SECONDS = 300.0
 _LAG_CHANGE_SECONDS = 60.0
-_TOPICS_PER_TICK = 50
+TOPICS_PER_TICK = 50
+_REST = 0.1
+"""The part of the time between two reports of a topic by which the second may be late."""
 
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
-Found = tuple[list[dg.AssetCheckEvaluation], Cursor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +65,26 @@ class LaneTick:
     """One evaluation of a lane.
 
     Args:
+        lane, lanes: as of `RunRequests`.
+        unloaded: the lanes of relay.yaml that the code location has not loaded.
         snapshot: of what the lane copies.
         hidden: what hides copies of any lane of the mirror from readers at the destination.
         with_asset: the topics that have an asset in the code location.
-        cursor: of the last tick.
+        cursor: of the last tick; then what the next one must know.
+        now: seconds since the Unix epoch.
     """
 
     context: dg.SensorEvaluationContext
-    share: Share
+    lane: Lane
+    lanes: Sequence[Lane]
+    unloaded: Sequence[Lane]
     kafka: KafkaResource
     snapshot: ClusterSnapshot
     hidden: Sequence[OpenTransaction]
-    with_asset: Container[str]
+    with_asset: Collection[str]
     cursor: Cursor
+    now: float
     remarks: list[str] = field(default_factory=list, init=False)
-
-    @property
-    def _lane(self) -> Lane:
-        return self.share.lane
 
     def plan(self) -> LanePlan:
         """Evaluate the lane.
@@ -82,132 +92,118 @@ class LaneTick:
         Raises:
             RelayError: the source or the destination does not answer.
         """
-        now = self.kafka.clock.now_ms() / 1000
-        instance, lane = self.context.instance, self._lane
+        instance, lane, now = self.context.instance, self.lane, self.now
+        if self.cursor.is_unknown(lane, now):
+            self.cursor.checks.marks.pop(_TURN, None)
+            if was_unknown(instance, lane):
+                self.cursor = Cursor(foreign=self.cursor.foreign)  # all is reported again
+        self.cursor.known_at = now
         measured = lag.measure(self.snapshot, self.hidden)
         self._ask_for_reload()
-        checks, cursor = self._checks(measured, now)
-        shown = replace(lane, topics=tuple(self._topics_with_asset()))
-        sources, cursor = source_events.find(instance, shown, self.snapshot, cursor, now)
+        checks = [*self._checks(measured), *self._other_deployments()]
+        events: list[Event] = [*(dated(event, now) for event in checks), *self._topics(measured)]
         self._warn_of_missing_topics()
         self.remarks += turns.waits_of_people(instance, lane, now)
-        requests = RunRequests(
-            instance, self.share, self.kafka, self.snapshot, now, self._not_loaded()
-        )
+        requests = RunRequests(instance, self.lane, self.lanes, self.kafka, self.snapshot, now)
         first = held_line(lane.mirror, measured.held)
         request = requests.find("; ".join(filter(None, [first, str(measured)])))
-        prune(instance, replace(lane, topics=self.share.topics), now)
+        prune(instance, lane, now)
         line = "; ".join([str(measured), *self.remarks, *requests.remarks])
-        events: list[Event] = [*sources, *checks]
         page = measured.page
         waiting = page.lag.records or page.opened.records or measured.held
         idle = not (request or waiting or self.remarks)
-        return LanePlan(lane.name, events, cursor, request, measured.held, line, idle)
+        return LanePlan(lane.name, events, self.cursor, request, measured.held, line, idle)
 
-    def _checks(self, measured: lag.Lag, now: float) -> Found:
-        """The lag on a change of a minute or after a while; the other checks on a change."""
-        events, cursor = [], self.cursor.of_tick(self._lane, now)
-        passed, oldest = lag.passes(self._lane, measured), measured.page.lag.seconds or 0.0
-        held = _reasons(self._held_topics(measured))
-        if (
-            passed != cursor.lag_passed
-            or held != cursor.held
-            or now - cursor.lag_at > _LAG_SECONDS
-            or abs(oldest - cursor.lag_seconds) > _LAG_CHANGE_SECONDS
-        ):
-            events.append(lag.result(self._lane, measured).evaluation(self._lane.check(naming.LAG)))
-            cursor = replace(cursor, lag_passed=passed, lag_at=now, lag_seconds=oldest, held=held)
-        late, cursor = self._late_topics(cursor, measured)
-        events += lag_target.evaluations(self._lane, late)
+    def _due(self, check: str, mark: str, repeat: float = math.inf) -> bool:
+        return self.cursor.checks.due(check, mark, self.now, repeat)
+
+    def _checks(self, measured: lag.Lag) -> Iterator[dg.AssetCheckEvaluation]:
+        """The lag on a change of a minute or after a while, and missing topics on a change."""
+        lane, snapshot = self.lane, self.snapshot
+        oldest = measured.page.lag.seconds or 0.0
+        is_other_age = abs(oldest - self.cursor.lag_seconds) > _LAG_CHANGE_SECONDS
+        held = sorted(
+            f"{tp} {type(error).__name__}"  # not what changes while it lasts
+            for tp, error in measured.held.items()
+            if tp.topic in self.with_asset
+        )
+        mark = f"{lag.passes(lane, measured)} {held}"
+        if self._due(naming.LAG, mark, 0 if is_other_age else _LAG_SECONDS):
+            self.cursor.lag_seconds = oldest
+            yield lag.result(lane, measured).evaluation(lane.check(naming.LAG))
         loaded = [topic for topic in self._not_loaded() if topic in self.with_asset]
-        without = sorted(set(self._not_loaded()).difference(loaded))
-        missing = sorted(self._missing(without, loaded))
-        if missing != cursor.missing:
-            result = source_topics.result(self.snapshot, without, loaded)
-            events.append(result.evaluation(self._lane.check(naming.SOURCE_TOPICS)))
-            cursor = replace(cursor, missing=missing)
-        more, cursor = self._foreign(cursor, now)
-        events += more
-        return [dated(event, now) for event in events], cursor
+        without = [topic for topic in self._not_loaded() if topic not in self.with_asset]
+        not_shown = map(str, snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED))
+        missing = [*map(sorted, (snapshot.selected.deleted, snapshot.selected.unseen, not_shown))]
+        if self._due(naming.SOURCE_TOPICS, str([*missing, without, loaded])):
+            result = source_topics.result(snapshot, without, loaded)
+            yield result.evaluation(lane.check(naming.SOURCE_TOPICS))
 
-    def _missing(self, without_asset: Sequence[str], loaded: Sequence[str]) -> Iterator[str]:
-        """What `source_topics` reports when it changes: topics, each with what is wrong with it."""
-        snapshot = self.snapshot
-        not_shown = snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED)
-        for why, names in (
-            ("deleted", snapshot.selected.deleted),
-            (
-                "not shown",
-                [*snapshot.selected.unseen, *map(str, not_shown)],
-            ),
-            ("without asset", without_asset),
-            ("of another lane", loaded),
-        ):
-            yield from (f"{name} {why}" for name in names)
-
-    def _newly_deleted(self, cursor: Cursor) -> list[str]:
-        """The topics with an asset that the source had at the last tick, and has no longer."""
-        deleted = (topic for topic in self.snapshot.selected.deleted if topic in self.with_asset)
-        return sorted(topic for topic in deleted if not cursor.is_deleted(topic))
-
-    def _foreign(self, cursor: Cursor, now: float) -> Found:
+    def _other_deployments(self) -> Iterator[dg.AssetCheckEvaluation]:
         """Other deployments, when one comes or the last one goes, and their runs after a while."""
-        known = cursor.foreign
-        found = other_deployments.find(self.context.instance, self.snapshot, now, known or {})
+        known = self.cursor.foreign
+        found = other_deployments.find(self.context.instance, self.snapshot, self.now, known)
+        self.cursor.foreign = found
         copying = other_deployments.copying(found)
         if copying:
             self.remarks.append(other_deployments.words(copying))
-        is_new = known is None or bool(copying) != bool(other_deployments.copying(known))
-        if not is_new and (found == known or now - cursor.foreign_at < _LAG_SECONDS):
-            return [], replace(cursor, foreign=found)
-        key = self._lane.check(naming.OTHER_DEPLOYMENTS)
-        event = other_deployments.result(found).evaluation(key)
-        return [event], replace(cursor, foreign=found, foreign_at=now)
+        repeat = math.inf if found == known else _LAG_SECONDS
+        if self._due(naming.OTHER_DEPLOYMENTS, str(bool(copying)), repeat):
+            key = self.lane.check(naming.OTHER_DEPLOYMENTS)
+            yield other_deployments.result(found).evaluation(key)
 
-    def _held_topics(self, measured: lag.Lag) -> dict[str, dict[TopicPartition, RelayError]]:
-        errors: dict[str, dict[TopicPartition, RelayError]] = {}
-        for tp, error in measured.held.items():
-            if tp.topic in self.with_asset:
-                errors.setdefault(tp.topic, {})[tp] = error
-        return errors
-
-    def _late_topics(self, cursor: Cursor, measured: lag.Lag) -> tuple[Mapping[str, str], Cursor]:
-        """The topics to report: those that miss the lag target for a new reason, or meet it again.
+    def _topics(self, measured: lag.Lag) -> Iterator[Event]:
+        """What is new of the topics with an asset: of some in a tick, first of those that fail.
 
         Dagster stores the events of a tick one by one, before it starts the run that the tick
         requests. So the rest of very many comes with the next ticks.
-
-        Returns:
-            topic -> why it misses the target; empty if it meets it, or if the source has deleted
-            it. All topics at first; a new one when it comes.
         """
-        now_ms = self.kafka.clock.now_ms()
-        misses = lag_target.missed(self._lane, self.snapshot, measured.look.late, now_ms)
-        topics_shown = self._topics_with_asset()
-        reasons = {topic: misses[topic].reason for topic in topics_shown if topic in misses}
-        new = self._not_reported(cursor, topics_shown)
-        due = [
-            topic
-            for topic in topics_shown
-            if topic in new or reasons.get(topic) != cursor.late.get(topic)
-        ]
-        due.sort(key=lambda topic: topic not in misses)
-        said = {topic: str(misses.get(topic, "")) for topic in due[:_TOPICS_PER_TICK]}
-        rest = set(due[_TOPICS_PER_TICK:])
-        late = {topic: why for topic, why in reasons.items() if topic not in rest}
-        late |= {topic: why for topic, why in cursor.late.items() if topic in rest}
-        # nothing of those that are deleted waits any more
-        said |= dict.fromkeys(self._newly_deleted(cursor), "")
-        reported = len(topics_shown) - len(rest.intersection(new))
-        return said, replace(cursor, late=late, topics=reported)
+        instance, lane, now, said = self.context.instance, self.lane, self.now, self.cursor.topics
+        shown = self._topics_with_asset()
+        misses = lag_target.missed(lane, self.snapshot, measured.look.late, round(now * 1000))
+        marks = {topic: misses[topic].reason if topic in misses else "" for topic in shown}
+        deleted = filter(self.with_asset.__contains__, self.snapshot.selected.deleted)
+        denied = self._denied()
+        marks |= dict.fromkeys(deleted, DELETED) | denied
+        said.keep(marks)
+        failing_first = sorted(marks, key=lambda topic: topic not in misses)
+        changed = (topic for topic in failing_first if said.due(topic, marks[topic], now))
+        due = list(islice(changed, TOPICS_PER_TICK))
+        between = source_events.between_seconds(len(shown))
+        turn = self._turn(shown, between * _REST, TOPICS_PER_TICK - len(due))
+        due += not_reported(instance, lane, [topic for topic in turn if topic not in due], misses)
+        for topic in due:
+            if topic in denied:
+                event = no_longer_mirrored(lane, topic, denied[topic], now)
+            else:
+                event = lag_target.evaluation(lane, topic, str(misses.get(topic, "")))
+            yield dated(event, now)
+        yield from source_events.find(instance, lane.path, self.snapshot, turn, between, now)
 
-    def _not_reported(self, cursor: Cursor, topics: Sequence[str]) -> Collection[str]:
-        """The topics of which Dagster has no lag target, or one that is not what the cursor has."""
-        if len(topics) == cursor.topics:
-            return ()
-        return source_events.not_reported(
-            self.context.instance, self._lane, topics, set(cursor.late)
-        )
+    def _turn(self, topics: Sequence[str], rest: float, most: int) -> Sequence[str]:
+        """The topics of which this tick reads in Dagster what was reported.
+
+        Ticks take turns over all, and rest after a turn until one may be due, or the topics are
+        others: to read what was reported of fifty takes a third of an idle tick.
+        """
+        cursor = self.cursor
+        if self._due(_TURN, digest_of(topics), rest):
+            cursor.left = len(topics)
+        # one that comes and goes keeps no other one from its turn
+        first = bisect_right(topics, cursor.looked)
+        turn = [*topics[first:], *topics[:first]][: min(most, cursor.left)]
+        cursor.left -= len(turn)
+        cursor.looked = turn[-1] if turn else cursor.looked
+        return turn
+
+    def _denied(self) -> dict[str, str]:
+        """The topics with an asset that relay.yaml no longer mirrors, each with why."""
+        wanted = self.kafka.mirror(self.lane.mirror).topics
+        return {
+            decision.topic: decision.why
+            for decision in select(self.with_asset, wanted.allow, wanted.deny)
+            if not decision.included and self.lane.belongs(decision.topic)
+        }
 
     def _topics_with_asset(self) -> list[str]:
         unknown = {tp.topic for tp in self.snapshot.held_for(Blocker.UNKNOWN)}
@@ -219,7 +215,7 @@ class LaneTick:
         return sorted(
             topic
             for topic in self.snapshot.destinations
-            if topic not in self.with_asset or self.share.is_guest(topic)
+            if topic not in self.with_asset or any(each.belongs(topic) for each in self.unloaded)
         )
 
     def _ask_for_reload(self) -> None:
@@ -229,10 +225,11 @@ class LaneTick:
                 f"{plural(len(without), 'topic')} without an asset ({', '.join(without[:3])}),"
                 " copied all the same: reload the code location to see them"
             )
-        if self.share.guests:
-            names = ", ".join(guest.name for guest in self.share.guests)
+        topics_shown = self.snapshot.destinations
+        if lanes := [lane.name for lane in self.unloaded if any(map(lane.belongs, topics_shown))]:
+            names = ", ".join(lanes)
             self.remarks.append(
-                f"{self._lane.name} copies what belongs to {names}: reload the code location, which"
+                f"{self.lane.name} copies what belongs to {names}: reload the code location, which"
                 " has not loaded it"
             )
 
@@ -245,11 +242,3 @@ class LaneTick:
         for line in map(str, topics.unseen(self.snapshot)):
             self.context.log.warning(line)
             self.remarks.append(line)
-
-
-def _reasons(errors: Mapping[str, Mapping[TopicPartition, RelayError]]) -> dict[str, str]:
-    """Return for each topic what guards hold back, without what changes while it lasts."""
-    return {
-        topic: ", ".join(sorted(f"{tp.partition}: {type(held[tp]).__name__}" for tp in held))
-        for topic, held in sorted(errors.items())
-    }

@@ -5,33 +5,29 @@ alone.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dagster as dg
 
 from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.formats import PLANNER_CURSOR
 from relay_pipelines.orchestration import naming, turns
-from relay_pipelines.orchestration.lane import Lane, Share, lanes_of, shares
+from relay_pipelines.orchestration.check_builder import dated
+from relay_pipelines.orchestration.lane import Lane, lanes_of
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.output.page_view import held_line
-from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.open_transactions import OpenTransaction
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of
 from relay_pipelines.sensors.lane_plan import LanePlan, LaneTick
 from relay_pipelines.sensors.run_requests import handover_seconds
-from relay_pipelines.sensors.source_events import (
-    Cursor,
-    MirrorCursor,
-    dated,
-    no_longer_mirrored,
-    no_longer_there,
-    report_unknown_lag,
-)
-from relay_pipelines.sensors.tick_error import TickError, no_longer_in_file
+from relay_pipelines.sensors.said import Cursor, MirrorCursor, recalled
+from relay_pipelines.sensors.tick_ends import TickError, no_longer_in_file
+from relay_pipelines.sensors.unevaluated import no_longer_there, report_unknown_lag
 from relay_pipelines.snapshot import hidden_copies
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, all_topics
 
@@ -110,29 +106,36 @@ class _Tick:
     remarks: list[str] = field(default_factory=list, init=False)
     hidden: Sequence[OpenTransaction] = field(default=(), init=False)
     _with_asset: frozenset[str] = field(init=False)
+    _now: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._with_asset = frozenset(topic for lane in self.loaded for topic in lane.topics)
+        self._now = self.kafka.clock.now_ms() / 1000
+
+    @property
+    def _names(self) -> set[str]:
+        return {lane.name for lane in self.loaded}
 
     @property
     def _mirror(self) -> str:
         return self.loaded[0].mirror
 
     def result(self) -> dg.SensorResult | dg.SkipReason:
-        cursor = MirrorCursor.load(self.context.cursor, self.kafka.clock.now_ms() / 1000)
+        cursor = recalled(PLANNER_CURSOR, MirrorCursor, self.context.cursor, self._now)
         if self._may_rest(cursor):
             return dg.SkipReason(cursor.line)
         try:
             self.kafka = self.kafka.for_ticks()
             if self._mirror not in self.kafka.settings.mirrors:
                 return no_longer_in_file(self._mirror)
-            found = self._look()
+            snapshot = self._look()
+            found = self._lanes_now(snapshot.destinations)
         except RelayError as error:
-            for lane in self._lanes():
+            for lane in self._lanes(cursor):
                 self._fail(lane, cursor.of(lane), error)
             raise TickError(f"{self._mirror}: {error}") from None
-        for share, snapshot in found:
-            self._plan(share, snapshot, cursor.of(share.lane))
+        for lane in found:
+            self._plan(lane, found, snapshot.only(lane.belongs), cursor.of(lane))
         if self.failures and not self.plans:
             raise TickError(f"{self._mirror}: {'; '.join(self._failed())}")
         return self._together(cursor)
@@ -145,19 +148,20 @@ class _Tick:
         longest = min(
             min(handover_seconds(lane) / 2, lane.window.lag_target / 4000) for lane in self.loaded
         )
-        since = self.kafka.clock.now_ms() / 1000 - cursor.looked_at
         return (
             bool(cursor.line)
-            and 0 <= since < longest
+            and self._now - cursor.at < longest
             and all(turns.sessions(self.context.instance, lane) for lane in self.loaded)
         )
 
-    def _plan(self, share: Share, snapshot: ClusterSnapshot, cursor: Cursor) -> None:
-        lane = share.lane
+    def _plan(
+        self, lane: Lane, lanes: Sequence[Lane], snapshot: ClusterSnapshot, cursor: Cursor
+    ) -> None:
         try:
             tick = LaneTick(
-                *(self.context, share, self.kafka, snapshot),
-                *(self.hidden, self._with_asset, cursor),
+                *(self.context, lane, lanes, self._unloaded(), self.kafka, snapshot),
+                # what it changes counts only if it does not fail
+                *(self.hidden, self._with_asset, deepcopy(cursor), self._now),
             )
             self.plans.append(tick.plan())
         except Exception as error:  # whatever it is, the other lanes go on
@@ -167,10 +171,9 @@ class _Tick:
 
     def _fail(self, lane: Lane, cursor: Cursor, error: Exception) -> None:
         self.failures[lane.name] = str(error)
-        now = self.kafka.clock.now_ms() / 1000
-        report_unknown_lag(self.context, lane, cursor, error, now)
+        report_unknown_lag(self.context.instance, lane, cursor, error, self._now)
 
-    def _look(self) -> list[tuple[Share, ClusterSnapshot]]:
+    def _look(self) -> ClusterSnapshot:
         """Take one snapshot for all lanes: with the ages of what waits, all that a tick asks for.
 
         Raises:
@@ -182,25 +185,30 @@ class _Tick:
             self.context.log.warning(line)
             self.remarks.append(line)
         self.hidden = hidden_copies.find(snapshot)
-        found = self._shares(sorted(snapshot.destinations))
-        return [(share, snapshot.only(share.belongs)) for share in found]
+        return snapshot
 
-    def _shares(self, seen: Sequence[str]) -> list[Share]:
-        """The lanes of relay.yaml as it is now, assigned to those that are loaded."""
+    def _lanes_now(self, seen: Iterable[str]) -> list[Lane]:
+        """The loaded lanes as relay.yaml has them now: only jobs that are loaded can be requested.
+
+        What belongs to others is copied by these until then.
+        """
         mirror = self.kafka.mirror(self._mirror)
         known = {*self.catalog.known(self._mirror, mirror), *seen}
-        lanes = lanes_of(self._mirror, mirror, known, self.loaded[0].prefix)
-        return shares(lanes, {lane.name for lane in self.loaded})
+        return lanes_of(self._mirror, mirror, known, self.loaded[0].prefix, self._names)
 
-    def _lanes(self) -> Sequence[Lane]:
+    def _unloaded(self) -> list[Lane]:
+        lanes = lanes_of(self._mirror, self.kafka.mirror(self._mirror), ())
+        return [lane for lane in lanes if lane.name not in self._names]
+
+    def _lanes(self, cursor: MirrorCursor) -> Sequence[Lane]:
         """The loaded lanes with what has an asset, without what relay.yaml no longer mirrors."""
         try:
-            found = self._shares(())
+            found = self._lanes_now(())
         except ConfigError:  # it is relay.yaml that cannot be read
-            return self.loaded
+            return [lane for lane in self.loaded if lane.name in cursor.lanes] or self.loaded
         return [
-            replace(share.lane, topics=tuple(filter(self._with_asset.__contains__, share.topics)))
-            for share in found
+            replace(lane, topics=tuple(filter(self._with_asset.__contains__, lane.topics)))
+            for lane in found
         ]
 
     def _learn(self, snapshot: ClusterSnapshot) -> None:
@@ -214,39 +222,20 @@ class _Tick:
         requests = [plan.request for plan in self.plans if plan.request is not None]
         if requests:
             self.context.log.info(line)
-        ended, cursor = self._ended(before)
         events = [event for plan in self.plans for event in plan.events]
-        found = events or ended or self.failures or self.hidden
-        cursor.line = "" if found or not all(plan.idle for plan in self.plans) else line
+        for lane in self._gone():
+            if lane.name in before.lanes:
+                events += (dated(event, self._now) for event in no_longer_there(lane))
+        found = events or self.failures or self.hidden
+        is_idle = not found and all(plan.idle for plan in self.plans)
+        lanes = {name: before.lanes[name] for name in self.failures if name in before.lanes}
+        lanes |= {plan.lane: plan.cursor for plan in self.plans}
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else line,
-            cursor=cursor.dump(),
-            asset_events=[*events, *ended],
+            cursor=PLANNER_CURSOR.text(MirrorCursor(lanes, line if is_idle else "")),
+            asset_events=events,
         )
-
-    def _ended(self, before: MirrorCursor) -> tuple[list[dg.AssetCheckEvaluation], MirrorCursor]:
-        """What the checks say that nothing evaluates any more, and the cursor after this tick."""
-        main, mirror = self.loaded[0], self.kafka.mirror(self._mirror)
-        now = self.kafka.clock.now_ms() / 1000
-        denied = {
-            decision.topic: decision.why
-            for decision in select(self._with_asset, mirror.topics.allow, mirror.topics.deny)
-            if not decision.included
-        }
-        events = [
-            no_longer_mirrored(main, topic, why, now)
-            for topic, why in denied.items()
-            if topic not in before.denied
-        ]
-        gone = self._gone()
-        for lane in gone:
-            if lane.name in before.lanes:
-                events += no_longer_there(lane)
-        lanes = before.lanes | {plan.lane: plan.cursor for plan in self.plans}
-        kept = lanes.keys() - {lane.name for lane in gone}
-        after = MirrorCursor({name: lanes[name] for name in kept}, sorted(denied))
-        return [dated(event, now) for event in events], after
 
     def _gone(self) -> list[Lane]:
         """The loaded lanes that relay.yaml no longer has."""

@@ -1,6 +1,6 @@
 """Whether the planner requests the job of a lane: a session if none runs, or a run for news."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -8,7 +8,7 @@ import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from relay_pipelines.orchestration import naming, turns
-from relay_pipelines.orchestration.lane import Lane, Share
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.output.formatting import seconds
 from relay_pipelines.plan.blockers import Blocker
 from relay_pipelines.plan.positions import OnDataLoss
@@ -35,23 +35,20 @@ class RunRequests:
     """The requests of one lane.
 
     Args:
+        lane: as relay.yaml has it now.
+        lanes: those of the mirror that are loaded, and that relay.yaml still has.
         snapshot: of what the lane copies.
         now: seconds since the Unix epoch.
-        not_loaded: the topics that the lane did not have when the code location was loaded.
         remarks: what happens about what is waiting.
     """
 
     instance: DagsterInstance
-    share: Share
+    lane: Lane
+    lanes: Sequence[Lane]
     kafka: KafkaResource
     snapshot: ClusterSnapshot
     now: float
-    not_loaded: Sequence[str]
     remarks: list[str] = field(default_factory=list, init=False)
-
-    @property
-    def _lane(self) -> Lane:
-        return self.share.lane
 
     def find(self, waiting: str) -> dg.RunRequest | None:
         """Request the lane's job, or say why not.
@@ -59,9 +56,9 @@ class RunRequests:
         Args:
             waiting: what is waiting, in words.
         """
-        for run_id in turns.fail_dead_runs(self.instance, self._lane):
+        for run_id in turns.fail_dead_runs(self.instance, self.lane):
             self.remarks.append(f"run {run_id[:8]} was given up: it was silent")
-        running = turns.sessions(self.instance, self._lane)
+        running = turns.sessions(self.instance, self.lane)
         if running and not self._needs_successor(running):
             self.remarks.append(turns.in_words(running))
             return None
@@ -69,40 +66,52 @@ class RunRequests:
         if rest > 0:
             self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
             return None
-        return self._request(waiting) if running or self._has_work() else None
+        if not (running or self._has_work()):
+            return None
+        for lane, run in () if running else self._others_that_have_topics():
+            self.remarks.append(
+                f"waits for run {run.run_id[:8]} of {lane.name}, which still copies its topics"
+            )
+            return None
+        return self._request(waiting)
+
+    def _others_that_have_topics(self) -> Iterator[tuple[Lane, dg.DagsterRun]]:
+        """Runs of other lanes that were told topics of this one, before it was loaded."""
+        for lane in self.lanes:
+            for run in turns.sessions(self.instance, lane) if lane.name != self.lane.name else ():
+                told = lane.of_run(run)
+                if any(map(told.belongs, self.lane.topics)):
+                    yield lane, run
 
     def _request(self, waiting: str) -> dg.RunRequest:
         tags = {
-            **naming.tags(self._lane.path, self._lane.name),
+            **naming.tags(self.lane.path, self.lane.name),
             naming.TAG_WAITING: waiting,
             # before runs of people's own assets that wait in the same queue
             naming.TAG_PRIORITY: "10",
         }
-        if self.not_loaded:
-            tags[naming.TAG_NEW_TOPICS] = " ".join(self.not_loaded)
-        return dg.RunRequest(job_name=naming.lane_job(self._lane.path, self._lane.name), tags=tags)
+        return dg.RunRequest(
+            job_name=naming.lane_job(self.lane.path, self.lane.name),
+            run_config={"ops": {self.lane.op: {"config": self.lane.told}}},
+            tags=tags,
+        )
 
     def _needs_successor(self, running: Sequence[dg.DagsterRun]) -> bool:
-        """Whether the only session of the lane ends soon, or does not copy all that it should.
-
-        A session that was requested before relay.yaml had another lane, and that has loaded it,
-        copies that lane's topics no longer.
-        """
-        if len(running) > 1 or not self._lane.window.session:
+        """Whether the only session of the lane ends soon, or was told other topics."""
+        if len(running) > 1 or not self.lane.window.session:
             return False
-        told = running[0].tags.get(naming.TAG_NEW_TOPICS, "").split()
-        guests = filter(self.share.is_guest, self.snapshot.destinations)
-        return not set(guests).issubset(told) or self._ends_soon(running[0])
+        is_other = self.lane.of_run(running[0]).told != self.lane.told
+        return is_other or self._ends_soon(running[0])
 
     def _ends_soon(self, session: dg.DagsterRun) -> bool:
         record = self.instance.get_run_record_by_id(session.run_id)
         started = record.start_time if record else None
-        copies = self._lane.window.session / 1000 - handover_seconds(self._lane)
+        copies = self.lane.window.session / 1000 - handover_seconds(self.lane)
         return started is not None and self.now - started > copies
 
     def _has_work(self) -> bool:
         """Whether something is new, or was copied by a run that was killed, and is in no window."""
-        is_open = not OpenWindowStore(self.instance, self._lane).is_empty()
+        is_open = not OpenWindowStore(self.instance, self.lane).is_empty()
         return is_open or self._has_news()
 
     def _has_news(self) -> bool:
@@ -110,13 +119,13 @@ class RunRequests:
 
         With `start: latest`, each tick would see the mirror start at the end of the source.
         """
-        accepts = self.kafka.mirror(self._lane.mirror).on_data_loss is OnDataLoss.CONTINUE
+        accepts = self.kafka.mirror(self.lane.mirror).on_data_loss is OnDataLoss.CONTINUE
         lost = accepts and self.snapshot.held_for(Blocker.LOST)
         return bool(self.snapshot.new_starts or self.snapshot.news or lost)
 
     def _last_runs(self) -> Sequence[dg.RunRecord]:
         """The last runs of the lane's job, the newest first."""
-        job = naming.lane_job(self._lane.path, self._lane.name)
+        job = naming.lane_job(self.lane.path, self.lane.name)
         return self.instance.get_run_records(RunsFilter(job_name=job), limit=6)
 
     def _backoff_seconds(self, runs: Sequence[dg.RunRecord]) -> float:
@@ -142,7 +151,7 @@ class RunRequests:
             ascending=False,
         ).records
         keys = (each.event_log_entry.get_dagster_event().asset_key for each in events)
-        return any(key != self._lane.windows_asset for key in keys)
+        return any(key != self.lane.windows_asset for key in keys)
 
 
 def _has_failed(record: dg.RunRecord) -> bool:

@@ -107,7 +107,8 @@ class ClusterSnapshot:
     """What both clusters look like.
 
     Args:
-        sides: how they were asked, and whoever acts on the snapshot asks them.
+        sides: the mirror, and the destination that was seen: whoever acts on the snapshot asks
+            that, and no other cluster that has its addresses by then.
         selection: the upstream that was asked, and that a copy reads; and the others.
         state: what the destination knows of the mirror.
         topics: the included ones, by name.
@@ -145,7 +146,7 @@ class ClusterSnapshot:
     @cached_property
     def destination(self) -> Cluster:
         """The cluster that was asked, with its id."""
-        return replace(self.sides.mirror.destination_cluster, id=self.at_destination.cluster_id)
+        return self.sides.destination_cluster
 
     @property
     def checkpoints(self) -> Mapping[TopicPartition, Checkpoint]:
@@ -159,13 +160,8 @@ class ClusterSnapshot:
     def destination_client(
         self, purpose: str = "", options: CopyOptions | None = None
     ) -> ClusterClient:
-        """Return a client of the destination that was asked; no other cluster is taken for it.
-
-        Args:
-            purpose: appended to the name that brokers see.
-            options: those of the mirror by default.
-        """
-        return self.sides.destination(purpose, options, self.destination)
+        """Return a client of the destination that was asked; arguments as of `Sides`."""
+        return self.sides.destination(purpose, options)
 
     @cached_property
     def blockers(self) -> dict[TopicPartition, Blockers]:

@@ -253,7 +253,7 @@ class _Reading:
         found = self._configs(acted_on)
         hidden = {topic: why for topic, why in found.refused.items() if topic in acted_on}
         return ClusterSnapshot(
-            self.sides,
+            self.sides.at(self.destination.cluster_id),
             self.selection.read_at(self.source.cluster),
             self.state,
             self.topics,
@@ -279,7 +279,7 @@ class _Reading:
             moved=moved_topics(name, self.state.owners),
             superseded=policies.refusals(checkpoints.values(), by_topic),
             bound_elsewhere=watermarks.bound_elsewhere(
-                checkpoints, self._targets, self.at_destination
+                self.state, self._targets, self.at_destination
             ),
             unwritable=self._unwritable(positions, found),
         )

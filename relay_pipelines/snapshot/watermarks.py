@@ -59,14 +59,15 @@ def read_positions(
             fields["ledger_end"] = newest.entry.source.end
         elif copied := checkpoints.get(tp):
             to = targets[tp.topic].of(tp)
-            if copied.bound_to == to and (gone := _gone(at_destination, copied)):
+            if copied.bound_to == to and (gone := _gone(at_destination, state, copied)):
                 what = f"topic {to.topic!r}, which held the copies, {gone}"
                 fields["destination_lost"] = what
         return fields
 
-    found = position.read_positions(
+    look = position.read_positions(
         source, partitions, checkpoints, among_several=among_several, known=known
     )
+    found = source.whole(look)
     ends = {tp: each.end_offset for tp, each in found.items()}
     compared = {tp: copied for tp, copied in checkpoints.items() if tp in ends}
     # an epoch that ends too early says more: where the other records begin
@@ -81,24 +82,22 @@ def read_positions(
 
 
 def bound_elsewhere(
-    checkpoints: Mapping[TopicPartition, Checkpoint],
-    targets: Mapping[str, Target],
-    at_destination: Metadata,
+    state: CheckpointSnapshot, targets: Mapping[str, Target], at_destination: Metadata
 ) -> dict[TopicPartition, RelayError]:
     """Return the topic-partitions whose copies are in another place than the configuration names.
 
     Args:
         targets, at_destination: as of `read_positions`.
     """
-    return {
-        tp: error
-        for tp, checkpoint in checkpoints.items()
+    found = {
+        tp: destination_changed(checkpoint, to.of(tp), _gone(at_destination, state, checkpoint))
+        for tp, checkpoint in state.checkpoints.items()
         if (to := targets.get(tp.topic))
-        and (error := destination_changed(checkpoint, to.of(tp), _gone(at_destination, checkpoint)))
     }
+    return {tp: error for tp, error in found.items() if error}
 
 
-def _gone(at_destination: Metadata, checkpoint: Checkpoint) -> str:
+def _gone(at_destination: Metadata, state: CheckpointSnapshot, checkpoint: Checkpoint) -> str:
     """What happened to the topic that holds the copies; empty if it is there, or none has any."""
     copies = checkpoint.copies
     if copies is None:
@@ -106,8 +105,12 @@ def _gone(at_destination: Metadata, checkpoint: Checkpoint) -> str:
     topic = at_destination.topics.get(copies.topic_partition.topic)
     if topic is None:
         return "does not exist at the destination"
-    is_other = copies.topic_id and topic.topic_id and topic.topic_id != copies.topic_id
-    return "was deleted at the destination and created again" if is_other else ""
+    if not copies.topic_id or topic.topic_id in {"", copies.topic_id}:
+        return ""
+    # a run creates what is missing, of whatever topic it copies then
+    is_ours = topic.topic_id == state.created.get(copies.topic_partition.topic)
+    by_whom = " by a run of this mirror" if is_ours else ""
+    return f"was deleted at the destination and created again{by_whom}"
 
 
 def _with_open_since(source: ClusterClient, positions: Sequence[Position]) -> list[Position]:

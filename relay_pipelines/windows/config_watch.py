@@ -65,12 +65,13 @@ class ConfigWatch:
 
 
 def lane_of(loaded: Settings, lane: Lane, catalog: Catalog) -> Lane | None:
-    """The lane of this name by these settings, if they have it."""
+    """The lane of this name by these settings, if they have it, with the topics that it has."""
     mirror = loaded.mirrors.get(lane.mirror)
     if mirror is None:
         return None
     lanes = catalog.lanes(lane.mirror, mirror)
-    return next((found for found in lanes if found.name == lane.name), None)
+    found = next((each for each in lanes if each.name == lane.name), None)
+    return found and found.as_told(lane.told)
 
 
 def _of_a_start(loaded: Settings, name: str) -> tuple[Any, ...]:

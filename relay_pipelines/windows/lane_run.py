@@ -14,11 +14,11 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.offsets import checks
 from relay_pipelines.offsets.following import FollowedGroups
 from relay_pipelines.orchestration import heartbeat, naming, run_tags, turns, window_log
-from relay_pipelines.orchestration.lane import Lane, homes
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
 from relay_pipelines.orchestration.tables import Batch, Event
 from relay_pipelines.orchestration.topic_catalog import Catalog
-from relay_pipelines.orchestration.turns import Turn
+from relay_pipelines.orchestration.turns import Place, Turn
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits
 from relay_pipelines.prepare import topics
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
@@ -65,6 +65,7 @@ class LaneRun:
         has_backlog: whether the last window left out some of what was new.
         held: why topic-partitions are held back, as the last survey found.
         unseen: a line for each topic that the source does not show, and for what is held back.
+        place: in the queue of the lane.
         checks: the expectations of the windows, which run behind the copy.
         schemas: their schemas, which are compared behind the copy.
     """
@@ -82,6 +83,7 @@ class LaneRun:
     has_backlog: bool = field(default=False, init=False)
     held: Mapping[TopicPartition, RelayError] = field(default_factory=dict, init=False)
     unseen: Sequence[str] = field(default=(), init=False)
+    place: Place = field(init=False)
     checks: WindowChecks = field(init=False)
     schemas: SchemaChecks = field(init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
@@ -96,8 +98,6 @@ class LaneRun:
     _is_replaced: bool = field(default=False, init=False)
     _writers: OtherWriters = field(init=False)
     _waits: bool = field(default=False, init=False)  # for another deployment
-    _guests: set[str] = field(default_factory=set, init=False)
-    _left: set[str] = field(default_factory=set, init=False)
     _open: OpenWindow | None = field(default=None, init=False)
     _has_copied: bool = field(default=False, init=False)
     _next_end: float = field(default=0.0, init=False)
@@ -114,6 +114,7 @@ class LaneRun:
             *(self.lane.window.every / 1000, self.kafka.clock, self._say_writers),
             turns.deployment_of(self.context.instance),
         )
+        self.place = Place(self.context, self.lane, self.kafka.clock, self.stop)
         self._stored = OpenWindowStore(self.context.instance, self.lane)
         self._failed = FailedWindows(self.context.instance, self.lane)
         self.schemas = SchemaChecks(self.lane, self.context.log)
@@ -260,13 +261,11 @@ class LaneRun:
             RelayError: no upstream or no destination broker answers.
         """
         lane, clock, began = self.lane, self.kafka.clock, self.kafka.clock.monotonic()
-        new = self.context.run_tags.get(naming.TAG_NEW_TOPICS, "").split()
-        omitted = self._copied_elsewhere(new).union(without)
 
         def belongs(topic: str) -> bool:
             if only is not None:
                 return topic in only
-            return topic not in omitted and (topic in new or lane.belongs(topic))
+            return topic not in without and lane.belongs(topic)
 
         snapshot = run_snapshot.prepare(
             self.kafka,
@@ -283,29 +282,7 @@ class LaneRun:
         self._has_all_topics = not without and (only is None or set(lane.topics) <= set(only))
         self._rates = self._snapshots.learn(snapshot, clock.now_ms())
         self.catalog.learn(lane.mirror, snapshot.destinations)
-        self._guests.update(set(snapshot.destinations).difference(lane.topics))
         return snapshot
-
-    def _copied_elsewhere(self, told: Collection[str]) -> set[str]:
-        """The topics that this run copies for another lane, and that a run of that one copies now.
-
-        That happens after the code location was loaded with that lane.
-        """
-        guests = self._guests.union(told).difference(self.lane.topics)
-        if not guests:
-            return set()
-        lanes = homes(self.lane.mirror, self.kafka.mirror(self.lane.mirror), guests)
-        copying = {
-            lane
-            for lane in set(lanes.values()).difference([self.lane.name])
-            if turns.is_copied(self.context.instance, self.lane.path, lane)
-        }
-        left = {topic for topic, lane in lanes.items() if lane in copying}
-        if left != self._left:
-            self._left = left
-            what = ", ".join(sorted(left)) or "none"
-            log_and_print(self.context.log, f"copied by a run of another lane from now on: {what}")
-        return left
 
     def copy(
         self, snapshot: ClusterSnapshot, frozen: FrozenWindow
@@ -431,7 +408,7 @@ class LaneRun:
         """
         self._mark_end()
         if self.checks.are_running:
-            self.tag_turn(Turn.CHECKING)
+            self.place.say(Turn.CHECKS)
         yield from ([event] for event in self.checks.rest(self._ends_checks))
         yield from ([event] for event in self.schemas.rest(self._ends_checks))
         return self.checks.blocked
@@ -452,13 +429,8 @@ class LaneRun:
         now = self.kafka.clock.monotonic()
         if not self._is_replaced and now - self._looked > turns.LOOK_SECONDS:
             self._looked = now
-            others = turns.other_runs(self.context.instance, self.lane, self.context.run_id)
-            self._is_replaced = others.later_checks
+            self._is_replaced = self.place.has_later_checks()
         return self._is_replaced or self.stop()
-
-    def tag_turn(self, turn: Turn) -> None:
-        """Say to other runs of the lane what this one is doing."""
-        turns.tag(self.context.instance, self.lane, self.context.run_id, turn)
 
     def _say_upstream(self, snapshot: ClusterSnapshot) -> None:
         if snapshot.upstream.name != self._upstream:

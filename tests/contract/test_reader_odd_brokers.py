@@ -46,6 +46,15 @@ def test_a_broker_that_starts_knows_no_topic_yet(start: Start) -> None:
         assert found.topics[AT.topic].has_leader(AT.partition)
 
 
+def test_a_broker_that_is_fenced_sends_to_its_log(start: Start) -> None:
+    """It names no broker, not even itself, as long as its controller takes it for dead."""
+    broker = start(starting=9)
+    assert refusal(broker, SourceError).endswith(
+        f"a broker of {broker.cluster} knows no broker yet: it has just started, or its controller"
+        " takes it for dead, which its log says"
+    )
+
+
 def test_aborted_transactions_over_several_answers(start: Start) -> None:
     """A transaction whose abort comes in a later answer is left out of both; nothing else is."""
     one, two = 11, 22

@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from relay_pipelines.cli import main
+from relay_pipelines.errors import WrongClusterError
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
@@ -34,6 +35,7 @@ from relay_pipelines.snapshot import configs, read_clusters
 from tests.copying import KEPT
 from tests.support import commands, consumers, independent
 from tests.support.acls import ALLOW, CLUSTER, DENY, GROUP, PREFIXED, TOPIC, acl, grant, may_write
+from tests.support.address import Address
 from tests.support.independent import Record, client, configure, until, write
 from tests.support.planned_copy import at_destination, copy_planned
 
@@ -152,6 +154,18 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     finally:
         both.source.discard()
         both.destination.discard()
+
+
+def test_what_one_cluster_lacks_is_not_created_at_another(guarded: Guarded) -> None:
+    """One that answers at the address after the report was not asked."""
+    with Address(guarded.there) as address:
+        mirror = Mirror.model_validate(guarded.mirror(destination=address.cluster))
+        sides = Sides("m", mirror, CLOCK)
+        report = permissions.report(sides)
+        assert report.missing
+        address.lead_to(guarded.here)
+        with pytest.raises(WrongClusterError):
+            permissions.apply(sides, report)
 
 
 def test_acls_reports_then_apply_grants_reading_only(

@@ -35,7 +35,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.clock import SystemClock
-from tests.copying import KEPT, Clusters, opened, write_transaction
+from tests.copying import KEPT, NOT_YET_CLEANED, Clusters, opened, write_transaction
 from tests.support import independent
 from tests.support.commands import relay_here
 from tests.support.compacted import eager
@@ -178,6 +178,26 @@ def test_an_open_transaction_hides_what_is_not_passed(sides: Clusters) -> None:
     assert (before.exit_code, before.found[0].same) == (0, 30)  # it hides nothing of that
 
 
+def test_copies_of_what_an_open_transaction_hides(sides: Clusters) -> None:
+    """A tool that reads what is not committed may have copied it: it may yet be the same."""
+    two, later = Two(sides), numbered(3, 100)
+    for side in (0, 1):
+        two.write(side, RECORDS)
+    sender = opened(sides[0], TopicPartition(two.topic, 0), later)
+    two.write(1, later)
+    try:
+        for align in (Align.ORDER, Align.KEY):
+            assert two.only(align=align) == ({}, {pairs.PERHAPS_HIDDEN: 3})
+        assert two.compare().exit_code == 1
+        two.write(1, numbered(1, 99))
+        for align in (Align.ORDER, Align.KEY):
+            assert two.only(align=align) == ({"extra": 1}, {pairs.PERHAPS_HIDDEN: 3})
+    finally:
+        sender.abort_transaction(30)
+    independent.settled_end(sides[0], TopicPartition(two.topic, 0))
+    assert two.only() == ({"extra": 4}, {})
+
+
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_trimmed_beginning(sides: Clusters, side: int) -> None:
     """Retention may have deleted it, or somebody: it is no difference, and not passed."""
@@ -266,7 +286,7 @@ CLEANED: list[tuple[Sequence[Record], Sequence[Record], dict[str, int], int]] = 
 ]
 
 
-def test_compacted_topics(sides: Clusters) -> None:
+def test_compacted_topics(sides: Clusters, tmp_path: Path) -> None:
     """What a cleaner leaves of the same records is the same; what it never does is a difference."""
     two = Two(sides, len(CLEANED), config=COMPACTED)
     for to, (here, there, _, _) in enumerate(CLEANED):
@@ -278,6 +298,8 @@ def test_compacted_topics(sides: Clusters) -> None:
     for asked in ("start", "until"):
         with pytest.raises(ConfigError, match="source offsets say nothing"):
             two.compare(partition=0, **{asked: Place(offset=3)})
+    done = relay_here(tmp_path, "compare", *_named(two))
+    assert "read (compacted topics that differ up to 4 times): " in done.stderr
 
 
 CLEANING = {
@@ -377,10 +399,12 @@ def test_groups_of_another_tool(sides: Clusters) -> None:
     for group, there in (("before", 1), ("after", 99)):
         commit(sides[0], f"{two.topic}-{group}", at, 30)
         commit(sides[1], f"{two.topic}-{group}", at, there)
-    delete_before(sides[1], at, 3)
-    (found,) = two.compare(groups=f"{two.topic}-.*").found
-    said = {each.commit.group.rpartition("-")[2]: each.verdict for each in found.judged}
-    assert said == {
+
+    def said() -> dict[str, str]:
+        (found,) = two.compare(groups=f"{two.topic}-.*").found
+        return {each.commit.group.rpartition("-")[2]: each.verdict for each in found.judged}
+
+    verdicts = {
         "exact": "exact",
         "marker": "exact",
         "again": "re-reads 3",
@@ -391,6 +415,9 @@ def test_groups_of_another_tool(sides: Clusters) -> None:
         "before": "not judged: the destination's log does not have what it has read",
         "after": "not judged: the destination's log does not have what it has read",
     }
+    assert said() == verdicts | {"before": "re-reads 29"}
+    delete_before(sides[1], at, 3)  # from here on, records are compared one by one
+    assert said() == verdicts
 
 
 def test_a_part_of_a_topic(sides: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,14 +468,16 @@ def test_an_hour_ago_is_one_time(sides: Clusters) -> None:
         assert (compared.exit_code, compared.found[0].numbers) == (0, {})
 
 
+def _named(two: Two) -> list[str]:
+    source, destination = (",".join(cluster.bootstrap_servers) for cluster in two.sides)
+    return ["--source", source, "--destination", destination, "--topics", two.topic]
+
+
 def test_the_command_needs_no_relay_yaml(sides: Clusters, tmp_path: Path) -> None:
     two = Two(sides)
     two.write(0, RECORDS)
     two.write(1, RECORDS[:7], RECORDS[8:])
-    named = [
-        *("--source", ",".join(sides[0].bootstrap_servers)),
-        *("--destination", ",".join(sides[1].bootstrap_servers), "--topics", two.topic),
-    ]
+    named = _named(two)
     page = tmp_path / "page.html"
     done = relay_here(tmp_path, "compare", *named, "--html", str(page), "--json")
     document = json.loads(done.stdout)
@@ -715,35 +744,119 @@ def test_a_cleaner_at_work_meanwhile(sides: Clusters) -> None:
     assert (found.numbers, found.not_compared) == ({"extra": 1}, {CLEANED_MEANWHILE: 1})
 
 
+def _to_clean(sides: Clusters, records: Sequence[Record]) -> Two:
+    """A topic that is compacted now, and has records on both sides; each begins a segment."""
+    two = Two(sides)
+    later = [
+        record._replace(timestamp=(CREATE_TIME, record.timestamp[1] + n * 1_000))
+        for n, record in enumerate(records)
+    ]
+    for each in (0, 1):
+        two.write(each, *([record] for record in later))
+        independent.configure(sides[each], ResourceType.TOPIC, two.topic, **NOT_YET_CLEANED)
+    return two
+
+
+def _clean(two: Two, side: int, left: int) -> None:
+    """Write more records on a side until its cleaner has left so many of the others."""
+    cluster = two.sides[side]
+
+    def is_cleaned() -> bool:
+        now = CREATE_TIME, time.time_ns() // 1_000_000
+        two.write(side, [Record(b"new", b"", (), now)])
+        return sum(each.key != b"new" for each in two.records(side)) == left
+
+    with eager(cluster):
+        independent.configure(cluster, ResourceType.TOPIC, two.topic, **CLEANING)
+        until(is_cleaned, "compaction")
+
+
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_cleaner_at_work_while_a_side_is_read(
     sides: Clusters, monkeypatch: pytest.MonkeyPatch, side: int
 ) -> None:
     """What it removes of a key whose older records were read is no difference."""
-    two = Two(sides, config=COMPACTED)
-    records = [
-        record._replace(timestamp=(CREATE_TIME, CREATED + n * 1_000))  # each begins a segment
-        for n, record in enumerate(RECORDS[:21])
-    ]
-    for each in (0, 1):
-        two.write(each, *([record] for record in records))
-
-    def is_cleaned() -> bool:
-        now = CREATE_TIME, time.time_ns() // 1_000_000
-        two.write(side, [Record(b"new", b"", (), now)])
-        return sum(each.key != b"new" for each in two.records(side)) == 7
-
-    def clean() -> None:
-        with eager(sides[side]):
-            independent.configure(sides[side], ResourceType.TOPIC, two.topic, **CLEANING)
-            until(is_cleaned, "compaction")
-
-    after_first_fetch(monkeypatch, side, clean)
+    two = _to_clean(sides, RECORDS[:21])
+    after_first_fetch(monkeypatch, side, partial(_clean, two, side, 7))
     assert two.only() == ({}, {})
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_topic_that_is_made_again_meanwhile(sides: Clusters, side: int) -> None:
+def test_a_topic_that_is_no_longer_compacted(sides: Clusters, side: int) -> None:
+    """Nobody knows what of it a cleaner has removed, but how much that is at the most."""
+    two = _to_clean(sides, RECORDS[:21])
+    _clean(two, side, 7)
+    for cluster in sides:
+        independent.configure(cluster, ResourceType.TOPIC, two.topic, cleanup_policy="delete")
+    at = TopicPartition(two.topic, 0)
+    holes = ends(sides[side], [at])[at] - len(two.records(side))
+    two.write(1 - side, [each for each in two.records(side) if each.key == b"new"])
+    assert holes >= 14
+    for align in (Align.ORDER, Align.KEY):
+        assert two.only(align=align) == ({}, {pairs.CLEANED: 14})
+    assert two.compare().exit_code == 1
+    two.write(1 - side, numbered(holes + 3 - 14, 100))
+    for each in (0, 1):
+        two.write(each, numbered(1, 99))
+    for align in (Align.ORDER, Align.KEY):
+        kind = "missing" if side else "extra"
+        assert two.only(align=align) == ({kind: 3}, {pairs.CLEANED: holes})
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_topic_that_is_compacted_from_now_on(sides: Clusters, side: int) -> None:
+    """A cleaner removes all records without a key."""
+    two = _to_clean(sides, [*(each._replace(key=None) for each in RECORDS[:3]), *RECORDS[:7]])
+    assert two.only() == ({}, {})
+    _clean(two, side, 7)
+    two.write(1 - side, [each for each in two.records(side) if each.key == b"new"])
+    assert two.only() == ({}, {pairs.CLEANED: 3})
+
+
+def test_a_record_of_a_compacted_topic_that_was_sent_twice(sides: Clusters) -> None:
+    """The source may have had it twice, if a cleaner has left one."""
+    two = _to_clean(sides, RECORDS[:7])
+    again = two.records(0)[0]
+    for side in (0, 1):
+        two.write(side, [again])
+    assert two.only() == ({}, {})
+    _clean(two, 0, 7)
+    two.write(1, [each for each in two.records(0) if each.key == b"new"])
+    assert two.only() == ({}, {pairs.CLEANED: 1})
+
+
+@pytest.mark.parametrize("align", [Align.ORDER, Align.KEY, Align.SET])
+@pytest.mark.parametrize("side", [0, 1])
+def test_records_that_are_deleted_while_they_are_read(
+    sides: Clusters, monkeypatch: pytest.MonkeyPatch, side: int, align: Align
+) -> None:
+    """They are no difference, and do not pass; also in the partition that is read last."""
+    two, reason = Two(sides, 2), (TRIMMED_AT_SOURCE, TRIMMED_AT_DESTINATION)[side]
+    for each in (0, 1):
+        for to in (0, 1):
+            two.write(each, *([record] for record in numbered(40, 100 * to)), to=to)
+    for to in (0, 1):
+        with monkeypatch.context() as patch:
+            delete = partial(delete_before, sides[side], TopicPartition(two.topic, to), 30)
+            after_first_fetch(patch, side, delete)
+            compared = two.compare(align=align)
+        found = [(found.numbers, found.error) for found in compared.found]
+        assert (found, compared.exit_code) == ([({}, "")] * len(found), 1)
+        assert compared.tally.not_verified == {reason: 30 * (to + 1)}
+        assert compared.tally.by_content == 80 - 30 * (to + 1)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        pytest.param(RECORDS, marks=pytest.mark.newer_kafka, id="the same"),
+        pytest.param(numbered(40, 1), id="others"),
+    ],
+)
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_topic_that_is_made_again_meanwhile(
+    sides: Clusters, side: int, again: list[Record]
+) -> None:
     """Even with the same records, nobody knows which topic was read."""
     two = Two(sides)
     for each in (0, 1):
@@ -752,11 +865,27 @@ def test_a_topic_that_is_made_again_meanwhile(sides: Clusters, side: int) -> Non
     def make_again() -> None:
         independent.delete(sides[side], two.topic)
         independent.create(sides[side], two.topic, 1, KEPT)
-        two.write(side, RECORDS)
+        two.write(side, again)
 
     compared = two.compare(meanwhile=make_again)
-    assert compared.exit_code
-    assert any("created again, meanwhile" in str(each) for each in compared.findings)
+    assert compared.exit_code == 1
+    assert "created again, meanwhile" in compared.found[0].error
+
+
+@pytest.mark.parametrize("align", [Align.ORDER, Align.KEY])
+def test_times_that_the_source_sets(sides: Clusters, align: Align) -> None:
+    """They are those of its records, which a copy must have, also in batches of equal bytes."""
+    two = Two(sides, 2)
+    at_append = {"message_timestamp_type": "LogAppendTime"}
+    independent.configure(sides[0], ResourceType.TOPIC, two.topic, **at_append)
+    for to in (0, 1):
+        two.write(0, RECORDS[:20], RECORDS[20:], to=to)
+    copies = [each._replace(timestamp=(CREATE_TIME, each.timestamp[1])) for each in two.records(0)]
+    two.write(1, copies[:9], copies[9:])
+    two.write(1, RECORDS[:20], RECORDS[20:], to=1)
+    compared = two.compare(align=align)
+    assert sum(found.same for found in compared.found) == 40
+    assert sum((found.changed for found in compared.found), Counter()) == {"timestamp": 40}
 
 
 def test_times_that_the_destination_sets(sides: Clusters) -> None:

@@ -18,7 +18,7 @@ from relay_pipelines.ledger.fencing import take_over
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Checkpoint, CopyJob, OffsetRange, TopicPartition
 from relay_pipelines.plan.owners import MOVE_SCOPE, shared_id
-from relay_pipelines.prepare import prepared_snapshot
+from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.records import encode
@@ -308,6 +308,19 @@ def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None
     with patch.object(followed, "records", reading):
         assert not run_plan.plan(take()).held
     assert read == []
+
+
+def test_who_has_created_a_lost_copy_again_is_said(copied: Copied) -> None:
+    """A run that copies another topic creates what is missing: nobody else has done that."""
+    lost = f"topic {copied.to.topic!r}, which held the copies, "
+    delete(copied.destination, copied.to.topic)
+    assert f"{lost}does not exist at the destination" in str(copied.loss())
+    at_destination(copied.snapshot(), topics.create)
+    again = f"{lost}was deleted at the destination and created again"
+    assert f"{again} by a run of this mirror; " in str(copied.loss())
+    delete(copied.destination, copied.to.topic)
+    create(copied.destination, copied.to.topic, 1, KEPT)
+    assert f"{again}; " in str(copied.loss())
 
 
 def test_neither_clocks_nor_other_topics_hide_a_loss(copied: Copied) -> None:

@@ -13,7 +13,13 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from relay_pipelines.errors import ConfigError, FencedError, RelayError, SourceError
+from relay_pipelines.errors import (
+    ConfigError,
+    FencedError,
+    RelayError,
+    SourceError,
+    WrongClusterError,
+)
 from relay_pipelines.local_kafka import Listener, LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.move import cut, fence, verify, way_back
@@ -29,9 +35,19 @@ from relay_pipelines.replay import replay
 from relay_pipelines.run.session import Session
 from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
-from tests.copying import KEPT, Mirror, end_of, numbered, opened, records_of, write_transaction
+from tests.copying import (
+    KEPT,
+    Mirror,
+    end_of,
+    ensure_homes,
+    numbered,
+    opened,
+    records_of,
+    write_transaction,
+)
 from tests.support import commands, consumers, independent
 from tests.support.acls import may_write
+from tests.support.address import Address
 from tests.support.commands import configured, error_line, relay_here
 from tests.support.independent import Record, until, write
 from tests.support.schema_registry import fake_registry
@@ -722,6 +738,36 @@ def test_what_is_lost_is_not_mirrored_back(moving: Moving) -> None:
     independent.create(mirror.source, mirror.topic, 1, KEPT)
     refuses("the source ends at offset 0, before 10")
     assert moving.state() is State.CUT
+
+
+@pytest.mark.parametrize("step", ["copy", "copy_rest", "audit", "look", "end"])
+def test_another_cluster_is_not_home(
+    moving: Moving, source_cluster: LocalCluster, step: str
+) -> None:
+    """What answers at the address of the source for a while gets nothing, and decides nothing."""
+    home, elsewhere = moving.mirror.source, source_cluster.cluster()
+    ensure_homes(elsewhere)
+    moving.cut_by_hand()
+    written = moving.write_there()
+    do = getattr(way_back.WayBackSteps, step)
+    with Address(home) as address:
+        upstream = {"name": home.name, **commands.at(address.cluster)}
+        moving.configure(source={"upstreams": [upstream]})
+
+        def replaced(*arguments: Any) -> Any:
+            address.lead_to(elsewhere)
+            try:
+                return do(*arguments)
+            finally:
+                address.lead_to(home)
+
+        with (
+            patch.object(way_back.WayBackSteps, step, replaced),
+            pytest.raises(WrongClusterError, match=source_cluster.cluster_id),
+        ):
+            moving.by_hand().back()
+        moving.back()
+    assert moving.at_source() == [*numbered(10), *written]
 
 
 def test_what_retention_takes_on_the_way_back(moving: Moving) -> None:

@@ -8,6 +8,7 @@ from functools import partial, partialmethod
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import confluent_kafka
 import pytest
@@ -17,7 +18,8 @@ import relay_pipelines as relay
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.offsets import checks
+from relay_pipelines.offsets import checks, translate
+from relay_pipelines.offsets import command as offsets_command
 from relay_pipelines.offsets.following import FollowedGroups, follow
 from relay_pipelines.offsets.group_look import Following, GroupLook, GroupLooker
 from relay_pipelines.protocol import groups
@@ -27,6 +29,7 @@ from relay_pipelines.settings import load
 from relay_pipelines.sides import Sides
 from tests.copying import KEPT, Clusters, Mirror, numbered, write_transaction
 from tests.support import commands, consumers, independent
+from tests.support.address import Address
 from tests.support.commands import configured, relay_here
 from tests.support.compacted import COMPACTED, clean, keyed
 from tests.support.connect_worker import SinkWorker
@@ -143,6 +146,25 @@ def test_a_group_moves_there_and_back(moved: Moved) -> None:
     (back,) = moved.relay("apply", "--group", moved.group, "--to", "source", "--execute")
     assert back["state"] == "committed"
     assert moved.committed(mirror.source)[0] == settled_end(mirror.source, mirror.at)
+
+
+def test_another_cluster_gets_no_offset(moved: Moved) -> None:
+    """One that answers at the address once positions are translated is not where they go on."""
+    mirror, do = moved.mirror, translate.translate
+    moved.commit(mirror.source, 18)
+    with Address(mirror.destination) as address:
+
+        def replaced(*arguments: Any) -> Any:
+            found = do(*arguments)
+            address.lead_to(mirror.source)
+            return found
+
+        section = commands.mirror(mirror.source, address.cluster, mirror.topic)
+        config = configured(moved.config.parent, {mirror.name: section})
+        with patch.object(offsets_command, "translate", replaced):
+            done = relay_here(config, "offsets", "apply", "--group", moved.group, "--execute")
+    assert " belongs to cluster " in commands.error_line(done)
+    assert (done.returncode, moved.committed(mirror.source)[0]) == (1, 18)
 
 
 def test_what_refuses_stops_no_other(moved: Moved) -> None:

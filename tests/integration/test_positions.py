@@ -80,6 +80,25 @@ def test_a_topic_deleted_before_the_range_starts(mirror: Mirror, way: Way, topic
     assert (done.status, done.records) == (Status.DONE, 10)
 
 
+def test_of_many_that_are_looked_at_each_refusal_is_its_own(
+    sides: Clusters, topic_name: str
+) -> None:
+    """Four share a transaction: one is deleted, one created again, and two are copied."""
+    name = topic_name[-8:]
+    mirrors = [Mirror(*sides, f"{letter}-{topic_name}", name=name) for letter in "abcd"]
+    for each in mirrors:
+        each.write(numbered(10))
+    planned = [replace(surveyed(each), owner=f"relay.{name}.lane/0") for each in mirrors]
+    delete(mirrors[1].source, mirrors[1].topic)
+    recreate(mirrors[2], 30)
+    outcomes = list(copy_ranges(mirrors[0].job, planned, SystemClock()))
+    kinds = [outcome.error_kind for outcome in outcomes]
+    assert kinds == ["", "TopicDeletedError", "TopicRecreatedError", ""]
+    assert [outcome.records for outcome in outcomes] == [10, 0, 0, 10]
+    for each in (mirrors[0], mirrors[3]):
+        each.assert_equal()
+
+
 class OnceBeforeCommit(SystemClock):
     """A clock that runs a function once during the copy: each commit reads the time of day."""
 

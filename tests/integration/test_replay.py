@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -14,12 +15,19 @@ from relay_pipelines import errors
 from relay_pipelines.audit.audit import begin
 from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.errors import ConfigError, RelayError, RetentionPassedError, TamperedError
+from relay_pipelines.errors import (
+    ConfigError,
+    RelayError,
+    RetentionPassedError,
+    TamperedError,
+    WrongClusterError,
+)
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import home, key_of, replay_name
 from relay_pipelines.model import OffsetRange, Side, Skipped, TopicPartition
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.replay import replay
 from relay_pipelines.replay.replay import (
     Replay,
     mirror_of_replay,
@@ -34,6 +42,7 @@ from relay_pipelines.settings import Settings, load
 from relay_pipelines.sides import Sides
 from tests.copying import KEPT, NOT_YET_CLEANED, Clusters, Mirror, numbered, opened
 from tests.support import commands, independent
+from tests.support.address import Address
 from tests.support.at_failpoint import at_failpoint
 from tests.support.commands import configured, error_line, relay_here
 from tests.support.findings import compared, differences, unreadable
@@ -191,6 +200,25 @@ def test_two_at_once(replayed: Replayed) -> None:
     replayed.copy(replayed.start())
     assert_equal(RECORDS[20:80], replayed.copied())
     assert replayed.plan().is_complete
+
+
+@pytest.mark.parametrize("after", ["read_any_state", "record_starts"])
+def test_another_cluster_decides_nothing(replayed: Replayed, after: str) -> None:
+    """One that answers at the address of the destination from then on is not taken for it."""
+    mirror, do = replayed.mirror, getattr(replay, after)
+    with Address(mirror.destination) as address:
+        settings = replayed.settings(destination=commands.at(address.cluster))
+        is_replaced: list[bool] = []
+
+        def replaced(*arguments: Any) -> Any:
+            assert not is_replaced, "another cluster was asked what only the destination knows"
+            found = do(*arguments)
+            is_replaced.append(True)
+            address.lead_to(mirror.source)
+            return found
+
+        with patch.object(replay, after, replaced), pytest.raises(WrongClusterError):
+            start_replay(replayed.plan(settings))
 
 
 def test_dates_are_frozen(replayed: Replayed) -> None:

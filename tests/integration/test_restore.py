@@ -9,16 +9,23 @@ from unittest.mock import patch
 import pytest
 
 from relay_pipelines.cli import main
-from relay_pipelines.errors import CheckpointLostError, LedgerLostError, TopicRecreatedError
+from relay_pipelines.errors import (
+    CheckpointLostError,
+    LedgerLostError,
+    TopicRecreatedError,
+    WrongClusterError,
+)
 from relay_pipelines.ledger import checkpoint, ledger_topic, reader, state_table
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.recovery import restore
 from relay_pipelines.recovery.restore import Act
 from relay_pipelines.run import run_plan
+from relay_pipelines.settings import Mirror
 from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot.read_clusters import take_snapshot
 from tests.copying import KEPT, Clusters, forget_homes, numbered, records_of
 from tests.support import commands
+from tests.support.address import Address
 from tests.support.copied_topic import CLOCK, Copied, put_back, source_recreated
 from tests.support.independent import CREATE_TIME, Record, create, delete, settled_end, write
 
@@ -95,6 +102,19 @@ def test_checkpoints_are_made_again(
     assert_goes_on(copied, relay)
     assert relay("restore") == 0
     assert "1 topic-partition of 1 need nothing" in capsys.readouterr().out
+
+
+def test_another_cluster_gets_no_checkpoint(copied: Copied) -> None:
+    """One that answers at the address once it is planned was not looked at."""
+    delete(copied.destination, checkpoint.TOPIC)
+    with Address(copied.destination) as address:
+        settings = copied.settings() | {"destination": commands.at(address.cluster)}
+        sides = Sides(copied.name, Mirror.model_validate(settings), CLOCK)
+        (planned,) = restore.plan_restores(sides)
+        assert planned.act is Act.AGAIN
+        address.lead_to(copied.source)
+        with pytest.raises(WrongClusterError):
+            list(restore.execute(sides, [planned]))
 
 
 def test_a_source_that_was_created_again_meanwhile(copied: Copied, relay: Command) -> None:

@@ -401,7 +401,8 @@ def test_of_two_daemons_one_copies(
             assert second.stderr == []
             with running(configured(tmp_path, mirrors)) as third:
                 until(lambda: third.stderr, "what a third one says", 60)
-                assert "of another deployment copies this mirror, last at 20" in third.stderr[0]
+                assert "which this deployment does not know, copies" in third.stderr[0]
+                assert "this mirror, last at 20" in third.stderr[0]
                 assert third.stop(signal.SIGTERM) == 130
             second.process.kill()
             second.process.wait()

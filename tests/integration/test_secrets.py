@@ -15,7 +15,7 @@ from dagster import DagsterInstance
 
 from relay_pipelines.cli import main
 from relay_pipelines.local_kafka import Listener, LocalCluster
-from relay_pipelines.sensors.tick_error import TickError
+from relay_pipelines.sensors.tick_ends import TickError
 from tests.copying import KEPT, numbered
 from tests.integration.guarded import PASSWORD
 from tests.orchestration.in_process_environment import InProcessEnvironment, checks, failure, shared

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AclOperation
 
 from relay_pipelines.cli import main
 from relay_pipelines.errors import PermissionDeniedError, RelayError, SourceError
@@ -21,6 +22,7 @@ from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import read_clusters
 from tests.copying import KEPT, Clusters, ensure_homes, numbered, records_of
 from tests.integration.guarded import Permitted
+from tests.support.acls import DENY, acl, grant
 from tests.support.commands import at, configured, mirror, relay_here
 from tests.support.consumers import commit
 from tests.support.independent import create, delete, delete_before, write
@@ -107,8 +109,10 @@ def test_what_a_comparison_may_not_read(
 ) -> None:
     """It names a topic or group that is hidden or unreadable on one side, and does not pass."""
     permitted, other = Permitted(guarded, topic_name), destination_cluster.cluster()
-    hidden, unread, group = (f"{topic_name}-{what}" for what in ("hidden", "unread", "group"))
-    for topic in (topic_name, hidden, unread):
+    hidden, unread, undescribed, group = (
+        f"{topic_name}-{what}" for what in ("hidden", "unread", "undescribed", "group")
+    )
+    for topic in (topic_name, hidden, unread, undescribed):
         permitted.create(topic)
         create(other, topic, 1, KEPT)
         for cluster in (guarded.cluster(), other):
@@ -118,6 +122,9 @@ def test_what_a_comparison_may_not_read(
     permitted.allow()
     permitted.hide(hidden)
     permitted.forbid_reading(unread)
+    grant(
+        guarded.cluster(), [acl(undescribed, permitted.user, AclOperation.DESCRIBE_CONFIGS, DENY)]
+    )
     sides = [permitted.as_user(), other]
     clusters = sides[side], sides[1 - side]
     config = configured(tmp_path, {"m": mirror(*clusters, topic_name, hidden)})
@@ -126,11 +133,14 @@ def test_what_a_comparison_may_not_read(
         ([], 1, hidden),
         (["--topics", topic_name, "--topics", hidden], 1, hidden),
         (["--topics", f"{topic_name}(-unread)?"], 1, unread),
+        (["--topics", f"{topic_name}(-undescribed)?"], 1, undescribed),
         (["--topics", topic_name, "--groups", f"{group}.*"], 1, group),
     ):
         done = relay_here(config, "compare", *asked)
         assert done.returncode == code, done.stderr
         assert named in done.stderr
+        is_compared = "3 of 3 records compared by content" in f"{done.stdout}{done.stderr}"
+        assert is_compared == (named != group), done.stderr
     part = ["--topics", f"{topic_name}(-unread)?", "--partition", "0", "--from", "1"]
     done = relay_here(config, "compare", *part, "--json")
     assert (done.returncode, unread in done.stderr) == (1, True)

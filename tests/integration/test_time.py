@@ -1,6 +1,6 @@
 """However slowly records come or go, no transaction stays open for long."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -68,18 +68,10 @@ def test_the_first_records_of_many_ranges_wait_for_a_quota(mirror: Mirror) -> No
         client.topic(mirror.at.topic)
 
         def is_throttled() -> bool:
-            return not result_of(fetch_first(client, {mirror.at: 0}))
+            return not fetch_first(client, {mirror.at: 0})[0]
 
         until(is_throttled, "an answer that is throttled")
         until(lambda: client.throttled_seconds > 0.2, "the wait", 5)
-
-
-def result_of(generator: Generator[Any, None, Any]) -> Any:
-    while True:
-        try:
-            next(generator)
-        except StopIteration as ended:
-            return ended.value
 
 
 def test_a_timed_out_transaction_is_no_takeover(

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import ResourceType
 
 from relay_pipelines import settings
+from relay_pipelines.compare.request import Align, Place
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
@@ -26,9 +28,18 @@ from relay_pipelines.snapshot import read_clusters
 from tests.chaos import source_data
 from tests.contract.interleaved_transactions import InterleavedTransactions
 from tests.copying import Clusters, Mirror, end_of, numbered, records_of
-from tests.support import commands
+from tests.support import commands, comparing
 from tests.support.compacted import COMPACTED, clean, keyed
-from tests.support.independent import CREATE_TIME, assert_equal, create, read, until, write
+from tests.support.comparing import Two
+from tests.support.independent import (
+    CREATE_TIME,
+    assert_equal,
+    configure,
+    create,
+    read,
+    until,
+    write,
+)
 from tests.support.odd_records import CODECS, ODD
 from tests.support.old_kafka import OldKafka
 
@@ -138,6 +149,31 @@ def test_append_times_arrive(sides: Clusters, topic_name: str) -> None:
     assert [record.timestamp for record in copied] == [
         (CREATE_TIME, record.timestamp[1]) for record in original
     ]
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "0.10.2"])
+def test_a_comparison_of_messages_of_an_old_format(
+    old: OldKafka, old_side: str, sides: Clusters, version: str
+) -> None:
+    """They are not read, which is no verdict; what was written after them is compared."""
+    if old.version != OLDEST:
+        pytest.skip("it stores the newest format alone")
+    two, side = Two(sides), ("source", "destination").index(old_side)
+    stored = partial(configure, sides[side], ResourceType.TOPIC, two.topic)
+    stored(message_format_version=version)
+    for each in (0, 1):
+        two.write(each, comparing.numbered(20), compression_type="gzip")
+        two.write(each, comparing.numbered(20, 20))
+    stored(message_format_version="2.4")
+    for each in (0, 1):
+        two.write(each, comparing.numbered(20, 40))
+    for align in (Align.ORDER, Align.KEY):
+        compared = two.compare(align=align)
+        (found,) = compared.found
+        assert (compared.exit_code, found.same, found.numbers) == (1, 0, {})
+        assert f"message format v{int(version == '0.10.2')} (written before" in found.error
+    later = two.compare(partition=0, start=Place(offset=40))
+    assert (later.exit_code, later.found[0].same) == (0, 20), later.findings
 
 
 @pytest.mark.long

@@ -3,23 +3,31 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from kafka.protocol.admin import CreateTopicsRequest
 
+from relay_pipelines import settings
+from relay_pipelines.audit import audit
+from relay_pipelines.audit.request import AuditRequest, Level
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError, WrongClusterError
+from relay_pipelines.ledger import verified
 from relay_pipelines.local_kafka import LocalCluster
 from relay_pipelines.model import CopyOptions, OffsetRange, Status, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.protocol.client import source_client
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.sides import Sides
 from relay_pipelines.snapshot import read_clusters
 from relay_pipelines.windows.window_run import count_window
 from tests.copying import KEPT, Clusters, Mirror, end_of, numbered
 from tests.support import commands
+from tests.support.address import Address
 from tests.support.independent import create, write
 from tests.support.planned_copy import copy_planned
 
@@ -163,11 +171,33 @@ def test_another_cluster_says_nothing_of_a_window(
     kafka = KafkaResource(config_path=str(config))
     snapshot = read_clusters.take_snapshot(kafka.sides(mirror.name))
     copy_planned(snapshot)
-    left = replace(snapshot, at_destination=replace(snapshot.at_destination, cluster_id="left"))
+    left = replace(snapshot, sides=snapshot.sides.at("left"))
     frozen = FrozenWindow("window", (OffsetRange(mirror.at, 0, 3),))
     (counted,) = count_window(kafka, left, frozen, [topic_name], None, run_id="run").topics
     assert "is cluster left; " in counted.failure
     assert "copied" not in counted.failure
+
+
+def test_an_audit_looks_at_the_cluster_of_its_ledger(sides: Clusters, topic_name: str) -> None:
+    """Topics of another cluster are not called replaced."""
+    mirror = Mirror(*sides, topic_name)
+    mirror.write(numbered(3))
+    mirror.copy()
+    read = verified.read_verified_ledger
+    with Address(mirror.destination) as address:
+
+        def replaced(*arguments: Any) -> Any:
+            found = read(*arguments)
+            address.lead_to(mirror.source)
+            return found
+
+        written = commands.mirror(mirror.source, address.cluster, topic_name)
+        own = Sides(mirror.name, settings.Mirror.model_validate(written))
+        with (
+            patch.object(audit, "read_verified_ledger", replaced),
+            pytest.raises(WrongClusterError, match=address.cluster.bootstrap_servers[0]),
+        ):
+            audit.begin(own, AuditRequest(level=Level.RECOUNT))
 
 
 def test_two_upstreams_that_are_one_cluster(

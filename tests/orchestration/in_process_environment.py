@@ -225,9 +225,19 @@ class InProcessEnvironment:
         records = storage.get_asset_check_execution_history(key, limit=limit)
         return [record.evaluation for record in records if record.evaluation is not None]
 
-    def run(self, lane: int = 0, tags: Mapping[str, str] | None = None) -> Result:
+    def run(
+        self,
+        lane: int = 0,
+        tags: Mapping[str, str] | None = None,
+        told: dict[str, Any] | None = None,
+    ) -> Result:
         """Run the job of a lane, as the planner would have it."""
-        return self.job(naming.lane_job(self.name, self.lanes[lane].name), tags=tags)
+        return self.job(naming.lane_job(self.name, self.lanes[lane].name), told, tags)
+
+    def launch(self, request: dg.RunRequest) -> Result:
+        """Run what a planner has requested."""
+        (op,) = request.run_config["ops"].values()
+        return self.job(str(request.job_name), op["config"], request.tags)
 
     def copy(self, lane: int = 0, tags: Mapping[str, str] | None = None) -> Result:
         """The same; it must succeed."""

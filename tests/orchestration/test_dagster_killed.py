@@ -49,7 +49,7 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
             """Whether one session is in progress, which will not be replaced soon."""
             alive = [run for run in graphql.runs(dagster) if run.status not in graphql.ENDED]
             begun = [run.id for run in alive if time.time() - run.started < 16]
-            return len(alive) == 1 and [_turn(dev, run) for run in begun] == [Turn.COPYING]
+            return len(alive) == 1 and [_turn(dev, run) for run in begun] == [Turn.COPIES]
 
         # Dagster calls a run failed that is interrupted while its process still starts
         graphql.wait(is_alone, "a session that has just begun", 180)

@@ -67,7 +67,7 @@ def test_results_are_checks_of_the_window(
     assert failure(blocked).endswith("is_a: 1 of 1 records do not meet it")
     assert environment.read(topics[1], 1)[-1] == "b50", "the copy stays"
     tags = environment.tags(blocked)
-    assert tags[naming.TAG_TURN] == Turn.CHECKING
+    assert tags[naming.TAG_TURN] == Turn.CHECKS
     again = environment.materialize(topics[1], environment.windows()[-1])
     assert not again.success
     assert not evaluated(again, topics[1])["is_a"].passed

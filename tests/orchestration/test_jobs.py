@@ -31,7 +31,7 @@ def test_backfill_by_date(environment: InProcessEnvironment, topics: list[str]) 
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
     assert passed(run) == dict.fromkeys(topics[:2], True)
-    assert environment.tags(run)[naming.TAG_TURN] == turns.Turn.BY_HAND
+    assert environment.tags(run)[naming.TAG_TURN] == turns.Turn.COPIES
     with pytest.raises(dg.DagsterInvalidConfigError, match="from"):
         environment.job("backfill_by_date")  # nobody repeats everything by chance
     succeeded(environment.job("backfill_by_date", {"from": "1970-01-01"}))

@@ -213,7 +213,7 @@ def test_a_refused_name_costs_the_other_topics_nothing(
     assert [topic for topic, each in missed.items() if not each.passed] == [second]
     assert why in str(missed[second].description)
     assert not evaluations(tick, naming.MESSAGE_COUNTS), "only a window has counted anything"
-    succeeded(environment.job(f"mirror_{environment.name}", tags=request.tags))
+    succeeded(environment.launch(request))
     assert environment.read(first)[-1] == "more"
     assert re.match(rf"{held} \| 1 record waiting", line_of(environment.tick(cursor=tick.cursor)))
 
@@ -243,7 +243,7 @@ def test_a_lane_that_is_superseded_costs_the_others_nothing(
 
     (request,) = tick.run_requests or ()
     assert request.job_name == naming.lane_job(environment.name, naming.MAIN)
-    succeeded(environment.job(request.job_name, tags=request.tags))
+    succeeded(environment.launch(request))
     assert environment.read(second, 1)[-1] == "goes on"
     assert environment.read(first)[-1] == "by the other one"
     idle = line_of(environment.tick(cursor=tick.cursor))
@@ -303,7 +303,7 @@ def test_a_topic_without_an_asset(environment: InProcessEnvironment, topics: lis
         f"copied, but without an asset: {topic}; reload the code location",
     )
     for request in first.run_requests or ():
-        succeeded(environment.job(str(request.job_name), tags=request.tags))
+        succeeded(environment.launch(request))
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topic) == [f"new{number}" for number in range(10)]
     assert len(environment.materialized(topic)) == 1
@@ -365,7 +365,7 @@ def test_lanes_that_come_and_go(environment: InProcessEnvironment, topics: list[
     (found,) = evaluations(added, naming.SOURCE_TOPICS)
     why = f"copied here, because their lane is not loaded: {topics[0]}; reload the code location"
     assert (found.passed, found.description) == (False, why)
-    succeeded(environment.job(main, tags=request.tags))
+    succeeded(environment.launch(request))
     assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (100, 50)
     line = line_of(environment.tick(cursor=added.cursor))
     assert "main copies what belongs to own: reload the code location" in line
@@ -379,7 +379,7 @@ def test_lanes_that_come_and_go(environment: InProcessEnvironment, topics: list[
 
     (request,) = environment.tick().run_requests or ()
 
-    succeeded(environment.job(main, tags=request.tags))
+    succeeded(environment.launch(request))
     assert (len(environment.read(topics[0])), len(environment.read(topics[1], 1))) == (101, 51)
     line = f"{environment.name}/own is no longer in relay.yaml; reload the code location | "
     assert line_of(environment.tick()).startswith(line)

@@ -18,9 +18,10 @@ from dagster import DagsterInstance, DagsterRunStatus
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming, tables, window_log
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.run import other_writers
-from relay_pipelines.sensors.tick_error import TickError
+from relay_pipelines.sensors.tick_ends import TickError
 from relay_pipelines.windows import lane_run
 from relay_pipelines.windows.open_window import OpenWindowStore
 from tests.orchestration.in_process_environment import (
@@ -59,8 +60,16 @@ class Sessions:
         window = {"every": "200ms", "session": "300s"} | mirror.pop("window", {})
         self.environment.write(topics, window=window, **mirror)
 
-    def start(self, lane: int = 0, tags: Mapping[str, str] | None = None) -> Future[Result]:
-        return self._threads.submit(self.environment.run, lane, tags)
+    def start(
+        self,
+        lane: int = 0,
+        tags: Mapping[str, str] | None = None,
+        told: dict[str, Any] | None = None,
+    ) -> Future[Result]:
+        return self._threads.submit(self.environment.run, lane, tags, told)
+
+    def launch(self, request: dg.RunRequest) -> Future[Result]:
+        return self._threads.submit(self.environment.launch, request)
 
     def started(self) -> Future[Result]:
         """Start one, and wait until it has copied what there is."""
@@ -427,7 +436,8 @@ def test_of_two_deployments_one_copies(
 
         until(waits, "what the second one waits for")
         (copying,) = environment.instance.get_runs()
-        assert waits().startswith(f"run {copying.run_id} of another deployment copies this mirror")
+        who = f"run {copying.run_id}, which this deployment does not know, "
+        assert waits().startswith(f"{who}copies this mirror")
         assert "waits: run " in line_of(elsewhere.tick())
         for number in range(3):
             environment.fill(topics[0], [f"later{number}"])
@@ -448,11 +458,11 @@ def test_a_session_pauses_for_a_person_and_hands_over_to_its_successor(sessions:
     """A window is materialised beside it; it ends between two windows; records stay in order."""
     environment, topics = sessions.environment, sessions.topics
     first = sessions.started()
-    until(lambda: sessions.turns() == [Turn.COPYING], "the session")
+    until(lambda: sessions.turns() == [Turn.COPIES], "the session")
     window = until(environment.windows, "its window")[0]
     with ThreadPoolExecutor(1) as aside:
         by_hand = aside.submit(environment.materialize, topics[0], window)
-        until(lambda: Turn.PAUSED in sessions.turns(), "the pause", pause_seconds=0.1)
+        until(lambda: "waits since 2" in sessions.turns(), "the pause", pause_seconds=0.1)
         succeeded(by_hand.result(300))
     environment.fill(topics[0], ["later"])
     sessions.copied(topics[0], "later")
@@ -502,21 +512,31 @@ def test_a_failed_window_does_not_end_a_session(sessions: Sessions) -> None:
 
 
 def test_a_topic_moves_to_its_lane_after_the_reload(sessions: Sessions) -> None:
-    """A session that copies it for a lane that was not loaded leaves it to the run of that lane."""
+    """Its session gets a successor that is told so, and then the lane has a run of its own."""
     environment, topics = sessions.environment, sessions.topics
     moving = topics[0]
     sessions.write(topics, lanes={"own": {"topics": [re.escape(moving)]}})
+    environment.location = environment.definitions
     # as the planner requests it before the reload
-    running = sessions.start(tags={naming.TAG_NEW_TOPICS: moving})
+    before = sessions.start(told={"topics": [], "not_topics": []})
     sessions.copied(moving, "a99")
-    of_lane = sessions.start(1)
 
-    until(lambda: sessions.turns()[0] == Turn.COPYING, "the run of the lane")
-    for number in range(3):
+    def requested(lane: Lane) -> Future[Result]:
+        (request,) = environment.tick().run_requests or ()
+        assert request.job_name == naming.lane_job(environment.name, lane.name)
+        return sessions.launch(request)
+
+    main, own = environment.lanes
+    after = requested(main)
+    succeeded(before.result(300))
+    assert not environment.tick().run_requests, "nothing is new for the other lane"
+    environment.fill(moving, ["later0"])
+    of_lane = requested(own)
+    for number in (1, 2):
+        sessions.copied(moving, f"later{number - 1}")
         environment.fill(moving, [f"later{number}"])
-        sessions.copied(moving, f"later{number}")
-    run, _ = sessions.end(running, of_lane)
-    assert f"copied by a run of another lane from now on: {moving}" in environment.log(run.run_id)
+    sessions.copied(moving, "later2")
+    sessions.end(after, of_lane)
     assert environment.read(moving)[100:] == ["later0", "later1", "later2"]
 
 

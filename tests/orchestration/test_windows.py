@@ -96,7 +96,7 @@ def test_a_run_was_killed_after_it_has_frozen_its_windows(
         assert checks(again)[topics[0]].passed
         (event,) = again.get_asset_materialization_events()
         assert metadata(event.materialization)["copied by this run (records)"] == 0
-        assert environment.tags(again)[naming.TAG_TURN] == turns.Turn.BY_HAND
+        assert environment.tags(again)[naming.TAG_TURN] == turns.Turn.COPIES
 
 
 def test_the_database_is_wiped(
@@ -170,7 +170,8 @@ def test_two_deployments_on_one_mirror(
 
     assert (environment.read(topics[0]), environment.read(topics[1], 1)) == (AS, BS)
     tick = environment.tick()
-    said = f"runs that are not of this Dagster copy these topics as well: {theirs.run_id}"
+    said = "runs that this Dagster does not know have copied these topics within 10 min 0 s: "
+    said += theirs.run_id
     assert said in line_of(tick)
     found = environment.last_check(naming.OTHER_DEPLOYMENTS)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from relay_pipelines import model
-from relay_pipelines.copy import copier
+from relay_pipelines.copy import copier, failover, position
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.connection import Connection
@@ -235,6 +235,68 @@ def test_a_slow_source_does_not_let_an_announced_transaction_time_out() -> None:
         outcomes = copy(ranges("abc"), options, clock=SteppedClock())
         assert SteppedClock.now > 1_000.0 + 3 * 65
     assert errors(outcomes) == {""}
+
+
+@pytest.mark.parametrize("how", ["deleted", "hidden", "leaderless", "led by a broker that is down"])
+@pytest.mark.parametrize("refused", ["a", "c", "be"])
+def test_what_a_look_refuses_comes_after_what_it_shows(refused: str, how: str) -> None:
+    """The others share one look, one Fetch and one transaction; each that is refused says why."""
+    source, copies = filled("abcde", RECORDS), destination("abcde")
+    source.__class__ = ten_topics.TwoBrokers
+    if how.startswith("led"):
+        source.led_by_second = refused  # type: ignore[attr-defined]
+    else:
+        getattr(source, how).update(refused)
+    fetched, ends = list[int](), list[bool]()
+    with (
+        served(source=source, destination=copies),
+        after_fetch(source, lambda topics, _: fetched.append(topics)),
+        before("_end", lambda _, asked: ends.append(asked.committed)),
+    ):
+        outcomes = copy(ranges("abcde"))
+    assert done(outcomes) == {*"abcde"} - {*refused}
+    assert (fetched, sum(ends)) == ([5 - len(refused)], 1)
+    names = {topic: outcome.error[:3] for topic, outcome in outcomes.items() if outcome.error}
+    assert how.startswith("led") or names == {topic: f"{topic}-0" for topic in refused}
+
+
+def test_a_leader_that_moves_between_look_and_fetch_stops_no_neighbour() -> None:
+    """The common Fetch, and then its own, are refused for one of them; it alone is read again."""
+    source, copies, ends = filled("abcde", RECORDS), destination("abcde"), list[bool]()
+    source.unreadable = {"c"}
+
+    def moved(topics: int, _answer: bytes) -> None:
+        if topics == 1:
+            source.unreadable.clear()
+
+    with (
+        served(source=source, destination=copies),
+        after_fetch(source, moved),
+        before("_end", lambda _, asked: ends.append(asked.committed)),
+        patch.object(fake_cluster, "_HIDDEN", 6),  # NOT_LEADER_OR_FOLLOWER
+    ):
+        assert errors(copy(ranges("abcde"))) == {""}
+    assert sum(ends) == 3, "before it, after it, and its own"
+    for topic in "abcde":
+        assert copied(copies, topic) == values(topic, RECORDS)
+
+
+def test_a_bug_in_a_look_at_many_stops_none_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each looks for itself."""
+    real, copies = position.look, destination("abc")
+
+    def look(client: Any, asked: list[model.TopicPartition], *known: Any, **more: Any) -> Any:
+        assert len(asked) == 1, "a bug"
+        return real(client, asked, *known, **more)
+
+    with (
+        served(source=filled("abc", RECORDS), destination=copies),
+        patch.object(failover, "look", look),
+    ):
+        assert errors(copy(ranges("abc"))) == {""}
+    assert "a bug" in capsys.readouterr().err
+    for topic in "abc":
+        assert copied(copies, topic) == values(topic, RECORDS)
 
 
 def test_a_repeated_run_writes_nothing_to_the_destination() -> None:

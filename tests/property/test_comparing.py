@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay_pipelines.audit import comparison, undecoded_sides
@@ -35,7 +35,9 @@ FEW = st.tuples(
 )
 EDITS = st.lists(
     st.tuples(
-        st.sampled_from(["delete", "repeat", "insert", "change", "move"]), st.integers(0, 99), FEW
+        st.sampled_from(["delete", "repeat", "insert", "change", "retime", "move"]),
+        st.integers(0, 99),
+        FEW,
     ),
     max_size=5,
 )
@@ -54,6 +56,9 @@ def edited(records: Sequence[Content], edits: Sequence[tuple[str, int, Content]]
             made.insert(at, other)
         elif edit == "change" and at < len(made):
             made[at] = (*made[at][:2], *other[2:])
+        elif edit == "retime":
+            some = made[at : at + 2 + number % 20]
+            made[at : at + len(some)] = [(each[0] + 5, *each[1:]) for each in some]
         elif edit == "move":
             some = made[at : at + 1 + number % 4]
             del made[at : at + 1 + number % 4]
@@ -113,6 +118,8 @@ def assert_exact(found: Found, source: Sequence[Content], destination: Sequence[
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
+# with fewer, it does not notice when parts of the code are left out
+@settings(max_examples=10 * settings().max_examples)
 @given(
     st.lists(FEW, max_size=40),
     EDITS,

@@ -12,12 +12,12 @@ import pytest
 from relay_pipelines import model
 from relay_pipelines.copy import copier
 from relay_pipelines.errors import MovedError, RelayError, SourceError, TransactionPendingError
-from relay_pipelines.ledger import checkpoint
+from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_state
 from relay_pipelines.model import Checkpoint, CopyRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.owners import moved_id, own_id
 from relay_pipelines.prepare import owners
-from relay_pipelines.protocol import reader
+from relay_pipelines.protocol import producer, reader
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.error_codes import CONCURRENT_TRANSACTIONS
 from tests.support import ten_topics
@@ -333,3 +333,33 @@ def test_what_has_moved_is_claimed_by_no_run() -> None:
     assert {at: type(error) for at, error in refused.items()} == dict.fromkeys(moved, MovedError)
     assert done(after) == {*TOPICS}
     assert copied(copies, "c") == values("c", RECORDS)
+
+
+def test_what_was_answered_in_vain_is_not_committed() -> None:
+    """An answer that is lost in this process may have been a refusal: all of it is sent again."""
+    topics, refused, lost = "abcd", list[str](), list[Any]()
+    source, copies = filled(topics, 5), FakeCluster(*topics, checkpoint.TOPIC, ledger_topic.TOPIC)
+    append, decode = FakeCluster._append, producer.decode
+
+    def refusing_once(cluster: FakeCluster, who: Any, name: str, data: Any) -> Any:
+        if cluster is copies and name == "a" and not refused:
+            refused.append(name)
+            return 6, -1
+        return append(cluster, who, name, data)
+
+    def lost_once(body: Any) -> Any:
+        if refused and not lost:
+            lost.append(body)
+            raise MemoryError
+        return decode(body)
+
+    with (
+        served(source=source, destination=copies),
+        patch.object(FakeCluster, "_append", refusing_once),
+        patch.object(producer, "decode", lost_once),
+        patch.object(copier, "_TOGETHER", 2),
+    ):
+        outcomes = copy(ranges(topics, end=5), replace(IMPATIENT, fetch_max_bytes=1 << 20))
+    assert (len(refused), len(lost)) == (1, 1)
+    for topic in topics:
+        assert outcomes[topic].next_offset == len(copied(copies, topic)) == 5

@@ -20,7 +20,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.definitions import build
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.resources import KafkaResource, kafka_key
-from relay_pipelines.sensors.tick_error import TickError
+from relay_pipelines.sensors.tick_ends import TickError
 from tests.support.tables import titled
 
 # RFC 5737: nothing has these addresses, so connecting to them would take until the timeout

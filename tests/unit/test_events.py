@@ -1,5 +1,6 @@
-"""Events that are stored together: the contract with Dagster's tables."""
+"""The contract with what Dagster does inside: tables of events, and what a code server answers."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, partial
@@ -11,8 +12,12 @@ import pytest
 import sqlalchemy
 from dagster import DagsterInstance
 from dagster._core.event_api import EventLogRecord
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.remote_representation.external_data import RepositoryErrorSnap, RepositorySnap
 from dagster._core.storage.event_log import schema
-from dagster._serdes import deserialize_value
+from dagster._grpc import server
+from dagster._grpc.__generated__.dagster_api_pb2 import ExternalRepositoryRequest
+from dagster._serdes import deserialize_value, serialize_value
 
 from relay_pipelines.orchestration import tables
 from relay_pipelines.orchestration.tables import Event
@@ -247,3 +252,41 @@ def test_keys_of_windows_come_and_go(kind: str, tmp_path: Path) -> None:
         {"asset_key": ORDERS.to_string(), "partition": "w3"},
     ]
     assert keys == [{"partitions_def_name": name, "partition": "w3"} for name in names]
+
+
+def test_a_code_server_serializes_its_definitions_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers are Dagster's own; an error is not kept."""
+    made: list[dg.RepositoryDefinition] = []
+    make = RepositorySnap.from_def
+
+    def from_def(definitions: dg.RepositoryDefinition, **options: Any) -> RepositorySnap:
+        made.append(definitions)
+        if len(made) == 1:
+            raise ValueError("the first time it fails")
+        return make(definitions, **options)
+
+    monkeypatch.setattr(RepositorySnap, "from_def", from_def)
+    monkeypatch.setattr(server, "DagsterApiServer", type("Copy", (server.DagsterApiServer,), {}))
+    tables._serialize_definitions_once()
+    definitions = dg.Definitions([dg.AssetSpec(ORDERS)]).get_repository_def()
+    code_server: Any = object.__new__(server.DagsterApiServer)
+    code_server._logger = logging.getLogger(__name__)
+    code_server._get_repo_for_origin = lambda _origin: definitions
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "repository")
+
+    def answered(*, defer_snapshots: bool) -> Any:
+        request = ExternalRepositoryRequest(
+            serialized_repository_python_origin=serialize_value(origin),
+            defer_snapshots=defer_snapshots,
+        )
+        return deserialize_value(
+            code_server.ExternalRepository(request, None).serialized_external_repository_data
+        )
+
+    assert isinstance(answered(defer_snapshots=True), RepositoryErrorSnap)
+    for deferred in (True, True, False, True, False):
+        assert answered(defer_snapshots=deferred) == make(definitions, defer_snapshots=deferred)
+    assert len(made) == 3
+    code_server._server_id = "of other definitions"
+    answered(defer_snapshots=True)
+    assert len(made) == 4

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from relay_pipelines.orchestration import naming
-from relay_pipelines.orchestration.lane import Lane, lanes_of, ops, shares
+from relay_pipelines.orchestration.lane import Lane, lanes_of, ops
 from relay_pipelines.orchestration.naming import MAIN
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
@@ -103,23 +103,34 @@ class TestOps:
         assert len(names) == len(set(names)) == 12
 
 
-class TestShares:
+class TestLoaded:
     """Which of the lanes that are loaded copies what: relay.yaml may have others by now."""
 
     @pytest.mark.parametrize(
         ("loaded", "expected"),
         [
-            pytest.param({MAIN, "big", "rest"}, {MAIN: [], "big": [], "rest": []}, id="all"),
-            pytest.param({MAIN, "big"}, {MAIN: ["rest"], "big": []}, id="a lane is missing"),
-            pytest.param({MAIN, "gone"}, {MAIN: ["big", "rest"]}, id="all but main are missing"),
+            pytest.param({MAIN, "big", "rest"}, {"x": "rest", "big.rest": "big"}, id="all"),
+            pytest.param({MAIN, "big"}, {"x": MAIN, "big.rest": "big"}, id="the second is missing"),
+            pytest.param({MAIN, "rest"}, {"x": "rest", "big.rest": "rest"}, id="the first"),
+            pytest.param({MAIN, "gone"}, {"x": MAIN, "big.rest": MAIN}, id="all but main"),
         ],
     )
-    def test_every_lane_is_copied_by_one_that_is_loaded(self, loaded, expected):
+    def test_every_topic_is_copied_by_one_that_is_loaded(self, loaded, expected):
         """A planner can request only jobs that are loaded; no topic may have none, or two."""
-        found = shares(lanes_of("m", mirror(lanes=BIG), ["a", "big.a", "big-a"]), loaded)
-        assert {one.lane.name: [each.name for each in one.guests] for one in found} == expected
-        for topic in ("a", "big.a", "big-a", "new", "big.new", "new.rest"):
-            assert len([share for share in found if share.belongs(topic)]) == 1
+        lanes = lanes_of("m", mirror(lanes=BIG), expected, only=loaded)
+        assert homes(lanes) == expected
+        for topic in (*expected, "a", "new", "big.new", "new.rest"):
+            assert len([lane for lane in lanes if lane.belongs(topic)]) == 1
+
+    def test_a_run_copies_what_it_was_told(self):
+        """Whatever its code location has loaded; one that was told nothing has what is loaded."""
+        before, _ = lanes_of("m", mirror(lanes=BIG), [], only={MAIN, "rest"})
+        main, big, rest = lanes_of("m", mirror(lanes=BIG), [])
+        assert [lane.as_told(lane.told) for lane in (before, main, big, rest)] == [
+            *(before, main, big, rest)
+        ]
+        assert main.as_told(before.told) == before
+        assert (main.as_told({}), main.belongs("big"), before.belongs("big")) == (main, False, True)
 
 
 NEW = {"new": MAIN, "bignew": "big", "new.rest": "rest", "x": "rest", "bigrest": "big"}

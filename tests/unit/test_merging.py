@@ -14,7 +14,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 import relay_pipelines as relay
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.sensors.tick_error import TickError
+from relay_pipelines.sensors.tick_ends import TickError
 
 SAMPLE = """
 mirrors:

@@ -143,7 +143,7 @@ def test_a_leader_that_does_not_tell_is_no_silence(code: int, kind: type[RelayEr
     )
     topic = SimpleNamespace(name="a", partitions=[answer])
     client: Any = ClusterClient(Cluster("s", ("h:1",)), SourceError)
-    client.by_leader, client.connection = (lambda _: {1: {"a": [0]}}), Mock()
+    client.by_leader, client.connection = (lambda _: ({1: {"a": [0]}}, {})), Mock()
     client.call = lambda *_: SimpleNamespace(topics=[topic])
     if kind is SourceError:
         with pytest.raises(SourceError, match="DescribeProducers of a-0 with NOT_LEADER"):

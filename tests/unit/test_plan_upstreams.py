@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, Fingerprint, TopicPartition
 from relay_pipelines.plan import upstream_choice
@@ -198,3 +200,14 @@ def test_what_another_upstream_has(
     ((blocker, error),) = judge([position], Facts())[A].items()
     assert (blocker, type(error)) == (Blocker.ELSEWHERE, SourceError)
     assert remedy in error.remedy
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_an_upstream_that_is_behind_is_called_nothing_else(*, recreated: bool) -> None:
+    """Whether its log is another one is unknown while it ends before the last record copied."""
+    selection = UpstreamSelection((well("a"), SILENT), "a", "")
+    position = selection.with_others(Position(A, 0, 100, 150, recreated=recreated))
+    ((_, error),) = judge([position], Facts())[A].items()
+    assert error.what.startswith(
+        "the upstream that is read has it only up to offset 100, but upstream c does not answer: "
+    )

@@ -150,7 +150,8 @@ def test_a_daemon_waits_for_another_one_that_moves() -> None:
     """It says so once, and takes over when that one has ended, or is idle for long enough."""
     others = Others()
     assert others.looks("own", 0) == ""
-    assert others.looks("other", 2).startswith("run other of another deployment copies this mirror")
+    who = "run other, which this deployment does not know, "
+    assert others.looks("other", 2).startswith(f"{who}copies this mirror")
     for second in range(3, 100):
         assert others.looks("other", second) == ""
         assert others.writers.waits

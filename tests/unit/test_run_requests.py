@@ -15,7 +15,7 @@ from dagster import DagsterEvent, DagsterInstance, DagsterRunStatus
 from relay_pipelines.ledger.checkpoint import StartRecord
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.orchestration import naming
-from relay_pipelines.orchestration.lane import Lane, Share
+from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.sensors import pruning
@@ -26,12 +26,12 @@ from tests.support.run_plans import snapshot_of
 
 AT = TopicPartition("a", 0)
 LANE = Lane("m", "main", WindowSettings.model_validate({"session": "300s", "keep": 2}), ("a",))
-GUEST = Lane("m", "own", LANE.window, ("a",), patterns=("a",))
+OWN = Lane("m", "own", LANE.window, ("a",), patterns=("a",))
 TAGS = naming.tags("m", "main")
 NEW, OLD, LOST = (Position(AT, 0, 9, 0), Position(AT, 0, 9, 9), Position(AT, 5, 9, 2))
 
 
-@dg.op
+@dg.op(name=LANE.op, config_schema=dg.Noneable(dict))
 def copy(context: dg.OpExecutionContext) -> None:
     """Record a window, as a run does that has copied one."""
     if context.run.tags.get("copies"):
@@ -43,9 +43,15 @@ def job() -> None:
     copy()
 
 
-def run(instance: DagsterInstance, status: DagsterRunStatus, tags: dict[str, str] = TAGS) -> None:
+def run(
+    instance: DagsterInstance,
+    status: DagsterRunStatus,
+    tags: dict[str, str] = TAGS,
+    told: Lane = LANE,
+) -> None:
     """Let a run have this status now; one that has started says when."""
-    started = instance.create_run_for_job(job, tags={**TAGS, **tags})
+    config = {"ops": {LANE.op: {"config": told.told}}}
+    started = instance.create_run_for_job(job, run_config=config, tags={**TAGS, **tags})
     if status is not DagsterRunStatus.NOT_STARTED:
         instance.report_dagster_event(DagsterEvent("PIPELINE_START", job.name), started.run_id)
     if status is DagsterRunStatus.FAILURE:
@@ -58,7 +64,8 @@ queued, session, canceled, failed = (
     partial(run, status=DagsterRunStatus[name])
     for name in ("NOT_STARTED", "STARTED", "CANCELED", "FAILURE")
 )
-told_session = partial(session, tags={naming.TAG_NEW_TOPICS: "a"})
+told_otherwise = partial(session, told=replace(LANE, foreign_patterns=("b",)))
+told_without = partial(session, told=replace(LANE, foreign_patterns=("a",)))
 
 
 def killed_after_it_copied(instance: DagsterInstance) -> None:
@@ -82,7 +89,7 @@ class Tick:
     found: Position = NEW
     starts: bool = False
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    guests: tuple[Lane, ...] = ()
+    lane: Lane = LANE
 
 
 RUNS = "a run is requested"
@@ -103,8 +110,12 @@ TICKS = {
     "a session copies": (Tick((session,)), r"run \w{8} copies"),
     "a session that ends soon": (Tick((session,), 285), RUNS),
     "a session and its successor": (Tick((session, session), 285), "run .*"),
-    "a session without the topics of a guest": (Tick((session,), guests=(GUEST,)), RUNS),
-    "a session that was told of them": (Tick((told_session,), guests=(GUEST,)), "run .*"),
+    "a session that was told other topics": (Tick((told_otherwise,)), RUNS),
+    "another lane copies what has come to this one": (
+        Tick((session,), lane=OWN),
+        r"waits for run \w{8} of main, which still copies its topics",
+    ),
+    "another lane copies it no longer": (Tick((told_without,), lane=OWN), RUNS),
 }
 
 
@@ -119,13 +130,14 @@ def test_a_tick(instance: DagsterInstance, title: str) -> None:
         new_starts=[StartRecord("m", "a", {0: 9}, "upstream", {}, 0)] if tick.starts else [],
     )
     kafka: Any = SimpleNamespace(mirror=lambda _: SimpleNamespace(on_data_loss=tick.on_data_loss))
-    asked = Share(LANE, tick.guests), kafka, found, time.time() + tick.later, ()
-    requests = RunRequests(instance, *asked)
+    now = time.time() + tick.later
+    requests = RunRequests(instance, tick.lane, [LANE, OWN], kafka, found, now)
     request = requests.find("9 records waiting")
     if expected == RUNS:
         assert request is not None
-        told = request.job_name, request.tags[naming.TAG_WAITING]
-        assert told == ("mirror_m", "9 records waiting")
+        assert request.job_name == naming.lane_job("m", tick.lane.name)
+        assert request.tags[naming.TAG_WAITING] == "9 records waiting"
+        assert request.run_config == {"ops": {tick.lane.op: {"config": tick.lane.told}}}
     else:
         assert request is None
         assert re.fullmatch(expected, "; ".join(requests.remarks)), requests.remarks

@@ -33,7 +33,6 @@ from relay_pipelines.plan.positions import OnDataLoss, Position
 from relay_pipelines.prepare import owners
 from relay_pipelines.prepare.prepared_snapshot import prepare_snapshot
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.protocol.metadata import Metadata
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import _Run, never
 from relay_pipelines.settings import Mirror
@@ -125,8 +124,9 @@ def test_one_object_of_each() -> None:
 @pytest.mark.parametrize("what", ["a doubt", "a quarantine"])
 def test_what_a_run_notes_goes_to_the_cluster_that_it_has_read(what: str) -> None:
     """An address may lead elsewhere by then: nothing is said to another cluster."""
-    copies, there = memory.destination("a"), Metadata("the one that was read")
-    snapshot = snapshot_of("m", "n", {"a": "a"}, [], at_destination=there)
+    copies = memory.destination("a")
+    snapshot = snapshot_of("m", "n", {"a": "a"}, [])
+    snapshot = replace(snapshot, sides=snapshot.sides.at("the one that was read"))
     outcomes: list[Any] = [SimpleNamespace(diverged={"n": "other records"})]
     result = RunResult("m", run_id="run", topics={}, outcomes=outcomes)
     with snapshot.destination_client() as client:

@@ -1,10 +1,10 @@
-"""Who copies a lane: sessions, their successors, and runs of people."""
+"""Who copies a lane: sessions, their successors, and runs by hand; and who has died."""
 
 import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -23,8 +23,7 @@ from relay_pipelines.orchestration.heartbeat import Watcher
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.stopping import forbid_retries
 from relay_pipelines.orchestration.topic_catalog import Catalog
-from relay_pipelines.orchestration.turns import Turn
-from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.orchestration.turns import Place, Turn
 from relay_pipelines.settings import WindowSettings
 from tests.support.independent import until
 from tests.support.sleeping_clock import SleepingClock
@@ -33,102 +32,141 @@ from tests.support.tables import titled
 LANE = Lane("m", "main", WindowSettings(), ("a",))
 OTHER = Lane("m", "other", WindowSettings(), ("b",))
 JOB = dg.job(name=naming.lane_job("m", "main"))(lambda: None)
+BY_HAND = dg.job(name="mirror_once")(lambda: None)
 
 
 def run(
     instance: DagsterInstance,
-    turn: Turn | None,
+    turn: str | None,
     status: DagsterRunStatus = DagsterRunStatus.STARTED,
     lane: Lane = LANE,
+    job: dg.JobDefinition = JOB,
 ) -> str:
-    tags = naming.tags(lane.mirror, lane.name)
-    run_id = instance.create_run_for_job(JOB, status=status, tags=tags).run_id
-    if turn is not None:
-        turns.tag(instance, lane, run_id, turn)
-    return run_id
+    tags = naming.tags(lane.mirror, lane.name) | (
+        {} if turn is None else {naming.TAG_TURN: str(turn)}
+    )
+    return instance.create_run_for_job(job, status=status, tags=tags).run_id
 
 
-SEEN = ("by_hand", "successor", "predecessor", "before_person")
-PREDECESSOR, FIRST_PERSON = "predecessor before_person", "by_hand before_person"
-OTHERS = [
-    # title, the runs from the oldest to the newest, what the one called "own" sees
-    ("alone", [("own", Turn.COPYING)], ""),
-    ("a person's run", [("own", Turn.COPYING), ("", Turn.BY_HAND)], "by_hand"),
-    ("an earlier run of a person", [("", Turn.BY_HAND), ("own", Turn.COPYING)], FIRST_PERSON),
-    ("a successor that starts Spark", [("own", Turn.COPYING), ("", Turn.STARTING)], ""),
-    ("a successor without a tag yet", [("own", Turn.COPYING), ("", None)], ""),
-    ("a successor that is ready", [("own", Turn.COPYING), ("", Turn.READY)], "successor"),
-    ("a predecessor", [("", Turn.COPYING), ("own", Turn.READY)], PREDECESSOR),
-    ("a predecessor that pauses", [("", Turn.PAUSED), ("own", Turn.READY)], "predecessor"),
-    ("a person waits for a session", [("", Turn.COPYING), ("own", Turn.BY_HAND)], PREDECESSOR),
-    ("... for a later session", [("own", Turn.BY_HAND), ("", Turn.COPYING)], "before_person"),
-    ("... for nobody who pauses", [("", Turn.PAUSED), ("own", Turn.BY_HAND)], "predecessor"),
-    ("nobody waits for a run that checks", [("", Turn.CHECKING), ("own", Turn.READY)], ""),
-    ("of two people, the first", [("own", Turn.BY_HAND), ("", Turn.BY_HAND)], "by_hand"),
-    ("of two people, the second", [("", Turn.BY_HAND), ("own", Turn.BY_HAND)], FIRST_PERSON),
-    ("... between two windows", [("", Turn.BETWEEN), ("own", Turn.BY_HAND)], "before_person"),
+def by_hand(instance: DagsterInstance, turn: str) -> str:
+    return run(instance, turn, job=BY_HAND)
+
+
+def say(instance: DagsterInstance, run_id: str, turn: str) -> None:
+    instance.add_run_tags(run_id, {naming.TAG_TURN: str(turn)})
+
+
+class Waiting:
+    """A run that only waits for its turn: for so many looks at most."""
+
+    def __init__(self, instance: DagsterInstance, run_id: str, most: int = 1) -> None:
+        self.said: list[str] = []
+        self.clock = SleepingClock()
+        self._instance, self._run_id = instance, run_id
+        context: Any = SimpleNamespace(
+            instance=instance,
+            run_id=run_id,
+            job_name=instance.get_run_by_id(run_id).job_name,  # type: ignore[union-attr]
+            log=SimpleNamespace(info=lambda line, *what: self.said.append(line % what)),
+        )
+        self.place = Place(context, LANE, self.clock, lambda: len(self.clock.waits) >= most)
+
+    @property
+    def turn(self) -> str:
+        found = self._instance.get_run_by_id(self._run_id)
+        assert found is not None
+        return "is over" if self.place.is_over else found.tags[naming.TAG_TURN]
+
+
+def created(instance: DagsterInstance, runs: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Create runs, from the oldest on; return the id of the own one, and what the others do."""
+    jobs = {"session": JOB, "by hand": BY_HAND}
+    own, turns_of_others = "", {}
+    for line in runs:
+        who, _, turn = line.partition(": ")
+        found = run(instance, None, job=jobs[who.removeprefix("own ")])
+        if who.startswith("own "):
+            own = found
+        elif turn:
+            turns_of_others[found] = turn
+    return own, turns_of_others
+
+
+SESSION_WAITS, PERSON_WAITS = "waits since 1", "waits since 0"
+BEGINNING = [
+    # title, the runs from the oldest to the newest, what the own one does that has just come
+    ("alone", ["own session"], "copies"),
+    ("nobody waits for a run that starts", ["session: starts", "own session"], "copies"),
+    ("... for one without a tag yet", ["session", "own by hand"], "copies"),
+    ("... for one that checks", ["session: checks", "own session"], "copies"),
+    ("a successor", ["session: copies", "own session"], SESSION_WAITS),
+    ("... of one that waits, and ends", ["session: waits since 1", "own session"], "copies"),
+    ("of three sessions, the second", ["own session", "session: waits since 1"], "is over"),
+    ("a session that has started slowly", ["own session", "session: copies"], "is over"),
+    ("a person waits for a session", ["session: copies", "own by hand"], PERSON_WAITS),
+    ("... for a later session", ["own by hand", "session: copies"], PERSON_WAITS),
+    ("... for no session that waits", ["session: waits since 1", "own by hand"], "copies"),
+    ("... for no further windows", ["by hand: waits since 2", "own by hand"], "copies"),
+    ("a session waits for a person", ["own session", "by hand: copies"], SESSION_WAITS),
+    ("... who also waits", ["own session", "by hand: waits since 0"], SESSION_WAITS),
+    ("... for no further windows", ["by hand: waits since 2", "own session"], "copies"),
+    ("of two people, the first", ["own by hand", "by hand: waits since 0"], "copies"),
+    ("of two people, the second", ["by hand: waits since 0", "own by hand"], PERSON_WAITS),
 ]
 
 
-def context_of(instance: DagsterInstance, run_id: str) -> Any:
-    log = SimpleNamespace(info=lambda *_: None)
-    return SimpleNamespace(instance=instance, run_id=run_id, log=log, run_tags={})
+@titled("runs, expected", BEGINNING)
+def test_who_begins_to_copy(instance, runs, expected):
+    own, others = created(instance, runs)
+    for other, turn in others.items():
+        say(instance, other, turn)
+    waiting = Waiting(instance, own)
+    assert waiting.place.wait() == (expected == "copies")
+    assert waiting.turn == expected
 
 
-@titled("runs, expected", OTHERS)
-def test_others(instance, runs, expected):
-    ids = [(name, run(instance, turn)) for name, turn in runs]
-    own = next(run_id for name, run_id in ids if name == "own")
-    seen = turns.other_runs(instance, LANE, own)
-    assert " ".join(name for name in SEEN if getattr(seen, name)) == expected
+BETWEEN = [
+    # title, the runs from the oldest to the newest, what the own one does after a window
+    ("alone", ["own session"], "copies"),
+    ("a successor starts Spark", ["own session", "session: starts"], "copies"),
+    ("a successor is ready", ["own session", "session: waits since 1"], "is over"),
+    ("a session that is over", ["session: waits since 1", "own session"], "copies"),
+    ("a person comes", ["own session", "by hand: waits since 0"], "waits since 2"),
+    ("a backfill has more windows", ["by hand: waits since 4", "own session"], "waits since 5"),
+    ("a backfill lets a session copy", ["own by hand", "session: waits since 1"], "waits since 2"),
+    ("... a person", ["own by hand", "by hand: waits since 0"], "waits since 2"),
+    ("... another backfill", ["by hand: waits since 7", "own by hand"], "waits since 8"),
+    ("a run that is repeated has its tags", ["own session", "session: copies"], "copies"),
+]
 
 
-def test_a_backfill_lets_a_session_copy_between_its_windows(instance):
-    """A session that pauses gets a turn before the next window; without one, nobody waits."""
-    session, own = run(instance, Turn.PAUSED), run(instance, Turn.BY_HAND)
-    context = context_of(instance, own)
-    said = []
-
-    class Turning(SystemClock):
-        def sleep(self, _seconds: float) -> None:
-            said.append(instance.get_run_by_id(own).tags[naming.TAG_TURN])
-            seen = turns.other_runs(instance, LANE, session)
-            turns.tag(instance, LANE, session, Turn.PAUSED if seen.by_hand else Turn.COPYING)
-
-    turns.let_session_copy(context, LANE, Turning(), lambda: False)
-    assert said == [Turn.BETWEEN, Turn.BY_HAND]
-    assert instance.get_run_by_id(own).tags[naming.TAG_TURN] == Turn.BY_HAND
-    instance.report_run_canceled(instance.get_run_by_id(session))
-    turns.let_session_copy(context, LANE, Turning(), lambda: False)
-    assert len(said) == 2
+@titled("runs, expected", BETWEEN)
+def test_who_goes_on_to_copy(instance, runs, expected):
+    own, others = created(instance, runs)
+    waiting = Waiting(instance, own)
+    assert waiting.place.wait()
+    assert waiting.turn == "copies"
+    for other, turn in others.items():
+        say(instance, other, turn)
+    assert waiting.place.is_awaited() == (expected != "copies")
+    assert waiting.turn in {"copies", "is over"}, "before it has ended its window"
+    assert waiting.place.wait() == (expected == "copies")
+    assert waiting.turn == expected
 
 
-def test_a_backfill_gives_no_turn_to_a_session_that_waits_for_another_person(instance):
-    """Else it waited for a turn that nobody takes, while the other person's run went first."""
-    run(instance, Turn.PAUSED)
-    own = run(instance, Turn.BY_HAND)
-    context = context_of(instance, own)
-
-    class Meanwhile(SleepingClock):
-        def sleep(self, seconds: float) -> None:
-            super().sleep(seconds)
-            if len(self.waits) == 1:
-                run(instance, Turn.BY_HAND)
-
-    clock = Meanwhile()
-    for _ in range(2):  # it comes while the session may take its turn, and has come before
-        turns.let_session_copy(context, LANE, clock, lambda: False)
-        assert len(clock.waits) == 1
-    assert instance.get_run_by_id(own).tags[naming.TAG_TURN] == Turn.BY_HAND
+def test_a_person_reads_for_whom_a_run_waits(instance):
+    """Once, while the same one copies."""
+    session, own = run(instance, "copies"), by_hand(instance, "starts")
+    waiting = Waiting(instance, own, 3)
+    assert not waiting.place.wait()
+    assert waiting.said == [f"waiting for its turn in m/main: run {session[:8]} copies a window"]
 
 
 @pytest.mark.parametrize("status", ["NOT_STARTED", "SUCCESS", "CANCELED"])
 def test_runs_that_do_not_copy_now_do_not_count(instance, status):
-    run(instance, Turn.COPYING, DagsterRunStatus[status])
-    run(instance, Turn.COPYING, lane=OTHER)
-    own = run(instance, Turn.READY)
-    seen = turns.other_runs(instance, LANE, own)
-    assert seen == turns.OtherRuns(**dict.fromkeys(SEEN, False))
+    run(instance, Turn.COPIES, DagsterRunStatus[status])
+    run(instance, Turn.COPIES, lane=OTHER)
+    assert Waiting(instance, run(instance, None)).place.wait()
 
 
 class Clock(SleepingClock):
@@ -160,18 +198,20 @@ def watch(instance: DagsterInstance, clock: Clock, seconds: int, beat: str = "")
 
 def test_who_is_given_up(instance, clock, tmp_path):
     """Who has died, also before it spoke; not for a clock, or a watcher that was stopped."""
-    dead, own = run(instance, Turn.COPYING), run(instance, Turn.BY_HAND)
+    dead, own = run(instance, Turn.COPIES), by_hand(instance, Turn.STARTS)
     assert watch(instance, clock, 200, "alive") == []
-    assert turns.other_runs(instance, LANE, own).before_person
-    instance.add_run_tags(own, {naming.TAG_TURN: Turn.CHECKING.value})
+    assert not Waiting(instance, own).place.wait()
+    instance.add_run_tags(own, {naming.TAG_TURN: Turn.CHECKS.value})
     assert watch(instance, clock, 80) == []
     instance.add_run_tags(own, {naming.TAG_HEARTBEAT: "the last one"})
+    revived = Waiting(instance, dead)
     assert watch(instance, clock, 20) == [dead]
     assert instance.get_run_by_id(dead).status is DagsterRunStatus.FAILURE
-    assert turns.other_runs(instance, LANE, dead).was_ended
-    assert not turns.other_runs(instance, LANE, own).before_person
+    assert not revived.place.wait(), "another run goes on with its window"
+    assert revived.turn == "is over"
+    assert Waiting(instance, own).place.wait()
     instance.wipe()
-    run(instance, Turn.COPYING)
+    run(instance, Turn.COPIES)
     assert watch(instance, clock, 60, "2001-01-01T00:00:00Z") == []
     clock.jumped += 3600.0
     assert watch(instance, clock, 60) == []
@@ -183,6 +223,19 @@ def test_who_is_given_up(instance, clock, tmp_path):
     died = instance.create_run_for_job(job, status=started, tags=job.run_tags).run_id
     assert watch(instance, clock, 90) == []
     assert watch(instance, clock, 10) == [died]
+
+
+def test_a_backfill_waits_once_for_a_session_that_died_while_it_waited(instance, monkeypatch):
+    """Until its heartbeat has been the same for long; nobody else has to give it up."""
+    own, session = by_hand(instance, Turn.STARTS), run(instance, Turn.STARTS)
+    waiting = Waiting(instance, own, 1_000)
+    monkeypatch.setattr(heartbeat, "watcher", Watcher(waiting.clock))
+    assert waiting.place.wait()
+    say(instance, session, SESSION_WAITS)
+    assert waiting.place.is_awaited()
+    assert waiting.place.wait()
+    assert heartbeat.DEAD_SECONDS < len(waiting.clock.waits) < heartbeat.DEAD_SECONDS + 3
+    assert not waiting.place.is_awaited()
 
 
 def test_a_heartbeat_says_what_moves(monkeypatch):
@@ -241,8 +294,8 @@ def test_the_time_of_a_thread_stands_still_while_it_waits_for_ever():
 def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
     """Dagster reads all tags of a run, and writes them back with those that are new."""
     monkeypatch.setattr(heartbeat, "_BEAT_SECONDS", 0.0)
-    own = run(instance, Turn.COPYING)
-    context = context_of(instance, own)
+    own = run(instance, Turn.COPIES)
+    context: Any = SimpleNamespace(instance=instance, run_id=own, log=None, run_tags={})
     has_read, is_written = threading.Event(), threading.Event()
     look_up = instance.run_storage._get_run_by_id
 
@@ -266,7 +319,7 @@ def test_a_tag_waits_while_another_process_writes(tmp_path, monkeypatch):
     """SQLite gives up after 5 s, which a busy disk takes longer than; a session would fail."""
     with DagsterInstance.local_temp(str(tmp_path)) as instance, ThreadPoolExecutor(1) as aside:
         storage: Any = instance.run_storage
-        own, path = run(instance, Turn.COPYING), storage._conn_string
+        own, path = run(instance, Turn.COPIES), storage._conn_string
         with closing(sqlite3.connect(path.removeprefix("sqlite:///"))) as other:
             other.execute("BEGIN IMMEDIATE")
             monkeypatch.setattr(storage, "_conn_string", f"{path}?timeout=0.1")
@@ -297,15 +350,15 @@ def test_a_tick_says_what_the_run_that_copies_is_doing(instance, clock) -> None:
     def said() -> str:
         return turns.in_words(turns.sessions(instance, LANE))
 
-    queued = run(instance, Turn.STARTING, DagsterRunStatus.NOT_STARTED)
+    queued = run(instance, Turn.STARTS, DagsterRunStatus.NOT_STARTED)
     assert said() == f"run {queued[:8]} is about to start"
     instance.delete_run(queued)
-    copying = run(instance, Turn.COPYING)
-    run(instance, Turn.READY)
+    copying = run(instance, Turn.COPIES)
+    run(instance, SESSION_WAITS)
     assert said() == f"run {copying[:8]} copies"
-    turns.tag(instance, LANE, copying, Turn.PAUSED)
+    say(instance, copying, "waits since 2")
     assert said() == f"run {copying[:8]} pauses for a run that was started by hand"
-    turns.tag(instance, LANE, copying, Turn.COPYING)
+    say(instance, copying, Turn.COPIES)
     beat = "2026-11-25T02:14:00Z: nothing has moved for 45 s"
     instance.add_run_tags(copying, {naming.TAG_HEARTBEAT: beat})
     assert said() == f"run {copying[:8]} copies, nothing has moved for 45 s"
@@ -323,8 +376,8 @@ def test_a_tick_says_for_whom_a_person_waits() -> None:
         def said(later: float = 0.0) -> list[str]:
             return list(turns.waits_of_people(instance, LANE, time.time() + later))
 
-        copying = run(instance, Turn.COPYING)
-        run(instance, Turn.CHECKING)
+        copying = run(instance, Turn.COPIES)
+        run(instance, Turn.CHECKS)
         location = remote_origin.RegisteredCodeLocationOrigin("location")
         repository = remote_origin.RemoteRepositoryOrigin(location, "repository")
         origin = remote_origin.RemoteJobOrigin(repository, "__ASSET_JOB")
@@ -339,7 +392,7 @@ def test_a_tick_says_for_whom_a_person_waits() -> None:
         (line,) = said(60)
         assert line.startswith(waits)
         assert line.endswith("by a pool or a tag of dagster.yaml")
-        person = run(instance, Turn.BY_HAND)
+        person = by_hand(instance, PERSON_WAITS)
         for_turn, line = said(60)
         assert for_turn == (
             f"run {person[:8]}, which was started by hand, waits for its turn:"
@@ -349,7 +402,7 @@ def test_a_tick_says_for_whom_a_person_waits() -> None:
             ": dagster.yaml allows 3 runs at a time, and 3 of them copy lanes; raise"
             " `max_concurrent_runs`"
         )
-        turns.tag(instance, LANE, copying, Turn.PAUSED)
+        say(instance, copying, "waits since 2")
         assert len(said(60)) == 1, "the session lets the person's run copy"
 
 
@@ -363,11 +416,20 @@ def test_which_sessions_count_for_the_planner(instance) -> None:
     run(instance, None, DagsterRunStatus.FAILURE)
     assert (sessions(), sessions(OTHER)) == ([queued], [])
     instance.delete_run(queued)
-    first = run(instance, Turn.CHECKING)
-    copying = run(instance, Turn.COPYING)
+    first = run(instance, Turn.CHECKS)
+    copying = run(instance, Turn.COPIES)
     assert sessions() == [copying]
-    assert not turns.other_runs(instance, LANE, first).later_checks
-    later = run(instance, Turn.CHECKING)
+    assert not Waiting(instance, first).place.has_later_checks()
+    later = run(instance, Turn.CHECKS)
     assert sessions() == [copying]
-    assert turns.other_runs(instance, LANE, first).later_checks
-    assert not turns.other_runs(instance, LANE, later).later_checks
+    assert Waiting(instance, first).place.has_later_checks()
+    assert not Waiting(instance, later).place.has_later_checks()
+
+
+def test_nobody_waits_for_a_run_that_starts_with_the_tags_of_another(
+    instance: DagsterInstance,
+) -> None:
+    """Dagster gives a run that repeats another one the tags of that."""
+    for tag in ("copies", "waits since 0"):
+        run(instance, tag, DagsterRunStatus.STARTING, job=BY_HAND)
+    assert Waiting(instance, run(instance, None), 5).place.wait()

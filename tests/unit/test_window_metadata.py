@@ -168,7 +168,10 @@ class TestRunLog:
         start = logged_start(lambda: next(sessions), logging.getLogger(), clock)
         with caplog.at_level(logging.INFO):
             assert [start(), start(), start()] == ["first", "first", "second"]
-        assert caplog.messages == ["Spark's start: 3.0 s", "Spark's start: 4.0 s"]
+        assert caplog.messages == [
+            "Spark's start: 3.0 s",
+            "Spark's start: 4.0 s; the one before no longer answers",
+        ]
 
 
 def checked(**changes: Any) -> dg.AssetCheckEvaluation:

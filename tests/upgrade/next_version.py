@@ -22,8 +22,7 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
     "plan/frozen_window.py": ("_Plan",),
     "dataframe/stream_offsets.py": ("_Topics",),
     "orchestration/topic_catalog.py": ("_Topics",),
-    "sensors/source_events.py": ("MirrorCursor",),
-    "sensors/health.py": ("_Cursor",),
+    "sensors/said.py": ("Said", "MirrorCursor"),
     "windows/failed_windows.py": ("_Failed",),
     "windows/open_window.py": ("_Stored",),
 }

@@ -19,6 +19,7 @@ from confluent_kafka.admin import ResourceType
 from dagster import DagsterInstance
 from pyspark.errors import PySparkException
 
+from relay_pipelines import formats
 from relay_pipelines.dataframe.stream_offsets import StreamOffsets
 from relay_pipelines.ledger import checkpoint, ledger_topic
 from relay_pipelines.ledger.checkpoint import StateKind
@@ -29,9 +30,8 @@ from relay_pipelines.move.record import MoveRecord
 from relay_pipelines.move.states import State
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.sensors import health
-from relay_pipelines.sensors.source_events import MirrorCursor
-from relay_pipelines.sensors.tick_error import TickError
+from relay_pipelines.sensors.said import MirrorCursor, Said, recalled
+from relay_pipelines.sensors.tick_ends import TickError
 from relay_pipelines.settings.topics import WindowSettings
 from relay_pipelines.windows.failed_windows import FailedWindows
 from tests.orchestration.in_process_environment import (
@@ -126,8 +126,10 @@ def test_what_is_outside_of_kafka_is_read(release: Path, left: Path) -> None:
     (*_, offsets) = (left / "stream" / "offsets" / "0").read_text().splitlines()
     assert StreamOffsets.from_json(json.loads(offsets)).next
     cursors = json.loads((left / "cursors.json").read_text())
-    assert MirrorCursor.load(cursors["planner"], math.inf).lanes.keys() == {naming.MAIN}
-    assert health._Cursor.load(cursors["health"], math.inf).healthy == {"a": True}
+    planner = recalled(formats.PLANNER_CURSOR, MirrorCursor, cursors["planner"], math.inf)
+    assert planner.lanes.keys() == {naming.MAIN}
+    health = recalled(formats.HEALTH_CURSOR, Said, cursors["health"], math.inf)
+    assert {mark for mark, _ in health.marks.values()} == {"True", "False"}
     with DagsterInstance.local_temp(str(left / "dagster")) as instance:
         keys = instance.get_dynamic_partitions(naming.plans_name(MIRROR, naming.MAIN))
         plans = [window_log.find(instance, LANE, key, TOPICS) for key in keys]

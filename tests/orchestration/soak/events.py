@@ -225,7 +225,7 @@ def _waits(operator: Operator) -> float:
     def says() -> bool:
         runs = graphql.runs(operator.dagster)[:_RECENT_RUNS]
         tags = [run.tags.get(naming.TAG_WAITS, "") for run in runs if run.status == "STARTED"]
-        return any("of another deployment copies this mirror" in tag for tag in tags)
+        return any("which this deployment does not know, copies this mirror" in tag for tag in tags)
 
     _wait(says, "a deployment that says that it waits for the other one")
     return time.monotonic() - began

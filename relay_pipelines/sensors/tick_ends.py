@@ -1,4 +1,4 @@
-"""How a tick of a sensor fails: in one line, which says what is wrong and what to do."""
+"""How a tick of a sensor ends that has no result: each in one line, which says what to do."""
 
 import dagster as dg
 
