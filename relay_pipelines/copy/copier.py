@@ -7,6 +7,7 @@ docs/transactions.md argues why no record is lost or duplicated.
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ class RangeCopy:
         self.last_error: RelayError | None = None
         self.failing_since = -1.0  # time of the first failure after the last commit
         self.failures = 0
-        self.tries = 0  # since the last commit
+        self.tries = 0  # since the last commit, and the last failure that may be another's
         self.seconds = 0.0
         self.cpu_seconds = 0.0
 
@@ -189,9 +190,12 @@ class Copier:
         self._finished_bytes = 0
         self._deadline = 0.0
         self._waiting_since = 0.0
+        self._committed_at = -math.inf
 
     def copy(self) -> None:
         """Copy the ranges; retry each until `give_up_after_ms` pass without a commit of it.
+
+        One that got no turn in that time goes on while others are copied.
 
         Each range holds its own error. If one fails, the open transaction is aborted if the
         destination answers.
@@ -237,6 +241,33 @@ class Copier:
         self._upstreams.begin_attempt()
         self._transactions.expect([])
         self._finished_bytes = 0
+        has_neighbours = is_careful and len(waiting) > 1
+        if reachable := self._reachable(waiting) if has_neighbours else waiting:
+            self._take_turns(reachable, is_careful=is_careful)
+        left = [range_copy for range_copy in waiting if range_copy.is_waiting]
+        errors = [range_copy.error for range_copy in left if range_copy.error is not None]
+        # else the others need not wait; none has an error if one that is not left broke it
+        if errors and all(range_copy.failures for range_copy in left):
+            raise errors[0]
+
+    def _reachable(self, waiting: list[RangeCopy]) -> list[RangeCopy]:
+        """Leave out those whose leaders at the destination do not answer: they have had a turn.
+
+        Those that do not answer at the source come last. A leader that hangs is waited for once,
+        not by one range after the other.
+        """
+        refused = self._transactions.silent(each.progress.range.destination for each in waiting)
+        for range_copy in waiting:
+            if error := refused.get(range_copy.progress.range.destination):
+                range_copy.tries += 1
+                range_copy.note_failure(copy(error), self._began(error))
+        reachable = [range_copy for range_copy in waiting if range_copy.error is None]
+        self._upstreams.switch()
+        silent = self._upstreams.silent(each.progress.source for each in reachable)
+        return sorted(reachable, key=lambda each: each.progress.source in silent)
+
+    def _take_turns(self, waiting: list[RangeCopy], *, is_careful: bool) -> None:
+        """Copy one range after the other."""
         began = self._clock.monotonic()
         try:
             found = self._transactions.begin([range_copy.progress for range_copy in waiting])
@@ -255,6 +286,9 @@ class Copier:
                     break
             self._commit()
         except _TransactionBrokenError as broken:
+            together = [range_copy for range_copy in waiting if range_copy.has_sent]
+            for range_copy in together if len(together) > 1 else ():
+                range_copy.tries = 0  # which of them broke it, only a turn alone tells
             if broken.fenced is None:
                 self._transactions.fail()
             else:
@@ -262,13 +296,10 @@ class Copier:
         except FencedError as error:  # of `begin`
             self._fenced(waiting, error)
         except RelayError as error:  # of `begin`, which may have waited for long
+            for range_copy in waiting:
+                range_copy.tries += 1  # it was the turn of all
             self._all_failed(waiting, error, began)
             self._transactions.fail()
-        left = [range_copy for range_copy in waiting if range_copy.is_waiting]
-        errors = [range_copy.error for range_copy in left if range_copy.error is not None]
-        # else the others need not wait; none has an error if one that is not left broke it
-        if errors and all(range_copy.failures for range_copy in left):
-            raise errors[0]
 
     @contextmanager
     def _isolated(self, range_copy: RangeCopy) -> Iterator[None]:
@@ -359,12 +390,18 @@ class Copier:
                 range_copy.note_fenced(self._shared(error, range_copy), self._clock.monotonic())
 
     def _give_up(self, error: RelayError) -> None:
-        """Fail the ranges that have failed for too long; there is at least one."""
-        since = self._failing_since()
+        """Fail the ranges that have failed for too long.
+
+        One that others made fail, and that had no turn since, may be fit; unless nothing at all was
+        committed in that time.
+        """
+        oldest, now = self._failing_since(), self._clock.monotonic()
         patience = self._options.give_up_after_ms / 1000
+        is_stuck = now - self._committed_at >= patience
         for range_copy in self._waiting():
-            overdue = self._clock.monotonic() - range_copy.failing_since >= patience >= 0
-            if range_copy.failing_since >= 0 and (range_copy.failing_since == since or overdue):
+            since = range_copy.failing_since
+            is_overdue = since >= 0 and (since == oldest or now - since >= patience >= 0)
+            if is_overdue and (is_stuck or range_copy.tries):
                 range_copy.fail_for_good(range_copy.last_error or error)
 
     def _copy_next(
@@ -375,17 +412,17 @@ class Copier:
         *,
         is_careful: bool,
     ) -> RangeCopy:
-        """Copy the range at `index` from its checkpoint; return it, or the one that it lets go."""
-        range_copy = waiting[index]
-        with self._isolated(range_copy):
-            self._look(waiting, index, found, 1 if is_careful else _TOGETHER)
+        """Copy the range at `index` from its checkpoint; return it, or the one it lets go first."""
+        while True:
+            range_copy = waiting[index]
+            with self._isolated(range_copy):
+                self._look(waiting, index, found, 1 if is_careful else _TOGETHER)
+                if waiting[index] is range_copy:
+                    range_copy.tries += 1
+                    range_copy.progress.start_from(found[range_copy.progress.source])
+                    self._copy_range(range_copy)
             if waiting[index] is range_copy:
-                range_copy.tries += 1
-                range_copy.progress.start_from(found[range_copy.progress.source])
-                self._copy_range(range_copy)
-        if waiting[index] is not range_copy:
-            return self._copy_next(waiting, index, found, is_careful=is_careful)
-        return range_copy
+                return range_copy
 
     def _look(
         self,
@@ -396,24 +433,31 @@ class Copier:
     ) -> None:
         """Look at the ranges from `index` on, unless the next one was seen before.
 
-        What is refused comes after what is seen. What is finished waits for no answer, and is
-        verified on the upstream that it was read from.
+        What has something to copy comes first, and what is refused after all others: it may wait
+        for a broker that hangs. What is finished waits for no answer, and is verified on the
+        upstream that it was read from.
         """
         if waiting[index].source.is_seen:
             return
         self._commit()
-        coming = waiting[index : index + together]
-        if len(coming) == 1:
-            return  # it looks for itself, on the upstream that is fit for it
         known = {tp: current.checkpoint for tp, current in found.items() if current.checkpoint}
-        self._upstreams.switch()
-        try:
-            seen = set(self._upstreams.look([each.progress.range for each in coming], known))
-        except Exception:  # noqa: BLE001 - a bug must not stop the ranges: each looks for itself
-            traceback.print_exc()  # for the executor's log
-            return
-        coming.sort(key=lambda each: each.progress.source not in seen)
-        waiting[index : index + together] = coming
+        for _ in range(index, len(waiting), together):
+            coming = waiting[index : index + together]
+            if len(coming) == 1:
+                return  # it looks for itself, on the upstream that is fit for it
+            self._upstreams.switch()
+            try:
+                seen, refused = self._upstreams.look(
+                    [each.progress.range for each in coming], known
+                )
+            except Exception:  # noqa: BLE001 - a bug must not stop the ranges: each looks for itself
+                traceback.print_exc()  # for the executor's log
+                return
+            coming.sort(key=lambda each: each.progress.source not in seen)
+            coming += waiting[index + together :]
+            waiting[index:] = sorted(coming, key=lambda each: each.progress.source in refused)
+            if len(refused) < together:
+                break
         self._transactions.expect(
             [each.progress.range.destination for each in coming if each.progress.source in seen]
         )
@@ -531,6 +575,7 @@ class Copier:
                 raise _TransactionBrokenError
         with self._in_transaction():
             self._transactions.commit(commits)
+        self._committed_at = self._clock.monotonic()
         for range_copy in finished:
             range_copy.committed()
         # a look serves up to the end of the transaction

@@ -165,7 +165,7 @@ class FailoverSource:
 
     def look(
         self, ranges: Sequence[CopyRange], checkpoints: Mapping[TopicPartition, Checkpoint]
-    ) -> list[TopicPartition]:
+    ) -> tuple[set[TopicPartition], set[TopicPartition]]:
         """Ask about ranges with few requests, for `verify_position` and the first `read` of each.
 
         Each answer serves once. A refusal is raised by `verify_position`, and is not asked about
@@ -176,27 +176,41 @@ class FailoverSource:
             checkpoints: what `verify_position` will be given.
 
         Returns:
-            those that were seen, and have something to copy.
+            those that were seen and have something to copy, and those that are refused.
         """
         wanted = {each.source.topic_partition: each for each in ranges}
         if ranges[0].source.topic_partition in self._refused:
-            return []
+            return set(), set()
         asked = [tp for tp in wanted if tp not in self._refused]
         seen, refused = look(self.client, asked, checkpoints, among_several=self.are_several)
         self._first = {}  # no records from before this look
         starts = {tp: wanted[tp].next_offset(checkpoints.get(tp)) for tp in seen}
         starts = {tp: start for tp, start in starts.items() if start < wanted[tp].source.end}
         if len(ranges) > 1:  # one alone reads more at once
-            for tp in starts:
-                if position := seen[tp].position:
-                    comparison = Comparison(checkpoints[tp], position.low_watermark)
+            compared = {
+                tp: Comparison(checkpoints[tp], each.position.low_watermark)
+                for tp, each in seen.items()
+                if each.position
+            }
+            for tp, comparison in compared.items():
+                if not comparison.is_near:  # in its turn, it fetches once more: nobody waits then
+                    del seen[tp]
+                    starts.pop(tp, None)
+                elif tp in starts:
                     starts[tp] = comparison.first_fetch
             found, others = fetch_first(self.client, starts)
             self._first = {tp: (starts[tp], answer) for tp, answer in found.items()}
             refused |= others
         self._refused |= refused
         self._seen = {tp: each for tp, each in seen.items() if tp not in refused}
-        return [tp for tp in starts if tp in self._seen]
+        return starts.keys() & self._seen.keys(), self._refused.keys() & wanted.keys()
+
+    def silent(self, topic_partitions: Iterable[TopicPartition]) -> Refused:
+        """Return those of which the leader does not answer: they are refused in this attempt."""
+        _, refused = self.client.topics_at_leaders(topic_partitions)
+        silent = {tp: error for tp, error in refused.items() if error.topic_partition is None}
+        self._refused |= silent
+        return silent
 
     def look_again(self, ranges: Iterable[CopyRange]) -> None:
         """Ask for the topic ids of ranges with few requests, for `verify_same_log` of each."""

@@ -9,6 +9,7 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.protocol.retries import LEAST_SECONDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,14 +115,16 @@ def _copy_each(
 ) -> Iterator[Outcome]:
     """Copy groups of ranges over the same connections; a group shares a transactional id.
 
-    If a range gives up because a cluster cannot be reached, the groups after it fail at once with
-    the same error. An error that names a topic-partition affects that range alone.
+    If a range gives up because no broker of a cluster answers, the groups after it fail at once
+    with the same error. If only one broker does not, they may need others: each has one attempt.
+    An error that names a topic-partition affects that range alone.
 
     Args:
         owners: the transactional ids of all groups, under which a killed attempt of this task may
             have left a transaction open. Rows do not tell in advance which groups are the task's.
     """
     unreachable: RelayError | None = None
+    one_attempt = False
     throttles, seen = Throttles(job.options, clock), Seen(job.mirror)
     with (
         only_new_garbage_collected(),
@@ -149,10 +153,16 @@ def _copy_each(
             earlier = {side: client.throttled_seconds for side, client in clients.items()}
             if unreachable is None:
                 options = ranges[0].options if len(ranges) == 1 else job.options
+                options = replace(options, give_up_after_ms=0) if one_attempt else options
                 progress = ranges[0].progress
                 transactions = Transactions(job, progress, options, destination, seen, unblock)
                 Copier(ranges, options, transactions, upstreams, clock).copy()
-                unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
+                unreachable = next(filter(None, map(_unreachable, ranges)), None)
+                if unreachable is not None:
+                    one_attempt = True
+                    is_source = unreachable.side is Side.SOURCE
+                    if _answers(upstreams.client if is_source else destination):
+                        unreachable = None
             else:
                 for range_copy in ranges:
                     range_copy.fail_for_good(unreachable)
@@ -166,8 +176,18 @@ def _copy_each(
                 yield _outcome(range_copy, upstreams.upstream, throttled)
 
 
-def _unreachable_cluster(range_copy: RangeCopy) -> RelayError | None:
-    """Return the range's error if the next ones would only repeat it, after as long a wait."""
+def _answers(client: ClusterClient) -> bool:
+    """Whether any broker of a cluster answers."""
+    try:
+        with client.waiting_at_most(LEAST_SECONDS):
+            client.metadata([])
+    except RelayError:
+        return False
+    return True
+
+
+def _unreachable(range_copy: RangeCopy) -> RelayError | None:
+    """Return the range's error if the next ones may only repeat it, after as long a wait."""
     error, source = range_copy.error, range_copy.made_source
     if not range_copy.has_failed or not isinstance(error, RetriableError) or error.topic_partition:
         return None

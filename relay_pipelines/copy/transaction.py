@@ -44,7 +44,7 @@ from relay_pipelines.plan.owners import own_id, owner_of
 from relay_pipelines.plan.topic_selection import QUARANTINE
 from relay_pipelines.protocol.admin import is_compacted
 from relay_pipelines.protocol.batch import Batch
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient, Refused
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode, encode_all
 from relay_pipelines.protocol.retries import LEAST_SECONDS
@@ -361,6 +361,11 @@ class Transactions:
             self._seen,
             partial(self._unblock, self._owner),
         )
+
+    def silent(self, destinations: Iterable[TopicPartition]) -> Refused:
+        """Return those of which the leader does not answer, and why; for use before `begin`."""
+        _, refused = self._destination.topics_at_leaders(destinations)
+        return {tp: error for tp, error in refused.items() if error.topic_partition is None}
 
     def expect(self, destinations: Iterable[TopicPartition]) -> None:
         """Add these topic-partitions to the transaction with the next one that is sent to."""

@@ -37,6 +37,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Buffer, Connection
 from relay_pipelines.protocol.fetch import encode_string
 from relay_pipelines.protocol.records import body_of
+from relay_pipelines.protocol.retries import LEAST_SECONDS
 
 _SEQUENCES = 1 << 31  # base sequences are int32 and wrap to 0
 _POLL_SECONDS = 0.002
@@ -343,10 +344,14 @@ class TransactionalProducer:
     ) -> None:
         """Retry while the previous transaction is completing, up to the transaction timeout.
 
+        Not for longer than until the copy is given up.
+
         Args:
             refused: the topic-partitions that the last answer has a code for.
         """
         seconds = self._options.transaction_timeout_ms / 1000
+        if (patience_ms := self._options.give_up_after_ms) >= 0:
+            seconds = min(seconds, max(patience_ms / 1000, LEAST_SECONDS))
         deadline = self._clock.monotonic() + seconds
         wait = _POLL_SECONDS
         while (code := ask()) in error_codes.TRANSACTION_SETTLING:
