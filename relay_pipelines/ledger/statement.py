@@ -79,6 +79,7 @@ def attest(sides: Sides, topic: str | None, made_at: str) -> Iterator[bytes]:
     """
     with sides.destination("ledger") as client:
         value = client.retry(partial(read_move, client, sides.name))
+    sides = sides.at(client.cluster_id)
     move = None if value is None else fields_of(Key(sides.name, StateKind.MOVE), value)
     with tempfile.TemporaryFile(prefix="relay-statement-") as file:
         totals, ledger = made_of_ledger(

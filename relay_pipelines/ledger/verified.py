@@ -231,7 +231,7 @@ def made_of_ledger(
         # retention may delete the oldest entries before they are read
         if (found := client.retry(look, also=(DataLossError,))) is not None:
             return found
-    ledger = read_unbroken(sides, has)
+    ledger = read_unbroken(sides.at(client.cluster_id), has)
     return make(record for chain in ledger.chains.values() for record in chain.records), ledger
 
 

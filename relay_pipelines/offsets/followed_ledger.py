@@ -54,13 +54,20 @@ class FollowedLedger:
         """Return the source topics that were copied, by the checkpoints that are known."""
         return {tp.topic for tp in self._partitions}
 
-    def read(self) -> None:
-        """Read what is new.
+    def read(self, client: ClusterClient) -> None:
+        """Read what is new; all of it if it is another cluster than before.
+
+        Args:
+            client: of the destination.
 
         Raises:
             TamperedError: a record of the ledger is no entry.
             RelayError: the destination does not answer.
         """
+        client.any_connection()  # which proves its cluster
+        if self.sides.destination_id != client.cluster_id:
+            self.sides = self.sides.at(client.cluster_id)
+            self.close()
         if self._reader is None or self._waits > _MOST_WAITS:
             self._read_all()
             return
@@ -125,6 +132,9 @@ class FollowedLedger:
 
     def _read_all(self) -> None:
         self.close()
+        self._new.clear()
+        self._partitions.clear()
+        self._waits = 0
         with self.sides.destination("ledger") as client:
             if not client.has_topic(ledger_topic.TOPIC):
                 return  # nothing was ever mirrored to this destination
@@ -132,9 +142,6 @@ class FollowedLedger:
             # before the ledger is read, so that nothing lies between
             reader.start(patient=False)
             ledger = read_verified_ledger(self.sides)
-        self._new.clear()
-        self._partitions.clear()
-        self._waits = 0
         for tp, checkpoint in ledger.checkpoints.items():
             if self.belongs(tp.topic):
                 chain = ledger.chains[tp]

@@ -164,7 +164,7 @@ class GroupLooker:
         """Do the same with clients of both sides."""
         names = self._selected(groups.consumer_groups(source))
         there, here, errors = self._commits(source, destination, names)
-        self._ledger.read()
+        self._ledger.read(destination)
         translation = self._ledger.translation(
             destination, topic_ids(source, self._ledger.topics())
         )

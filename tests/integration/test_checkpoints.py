@@ -317,7 +317,7 @@ def test_a_follower_of_a_ledger_that_has_lost_entries(to_own: Mirror) -> None:
     with closing(entries.client), closing(known), ClusterClient(there, DestinationError) as client:
 
         def is_copied_up_to(end: int) -> bool:
-            client.retry(known.read)
+            client.retry(partial(known.read, client))
             return known.translation(client, {}).copied_up_to(mirror.at) == end
 
         entries.start()

@@ -163,8 +163,17 @@ def test_another_cluster_gets_no_offset(moved: Moved) -> None:
         config = configured(moved.config.parent, {mirror.name: section})
         with patch.object(offsets_command, "translate", replaced):
             done = relay_here(config, "offsets", "apply", "--group", moved.group, "--execute")
-    assert " belongs to cluster " in commands.error_line(done)
-    assert (done.returncode, moved.committed(mirror.source)[0]) == (1, 18)
+        assert " belongs to cluster " in commands.error_line(done)
+        assert (done.returncode, moved.committed(mirror.source)[0]) == (1, 18)
+        # what has followed a ledger reads that of the cluster that answers now
+        address.lead_to(mirror.destination)
+        section["groups"] = {"allow": [moved.group]}
+        settings = load(configured(moved.config.parent, {mirror.name: section}))
+        with closing(GroupLooker(Sides(mirror.name, settings.mirror(mirror.name)))) as looker:
+            assert [look.state for look in follow(looker)] == [Following.FOLLOWED]
+            address.lead_to(mirror.source)
+            assert [look.wanted for look in follow(looker)] == []
+    assert moved.committed(mirror.source)[0] == 18
 
 
 def test_what_refuses_stops_no_other(moved: Moved) -> None:
