@@ -7,9 +7,10 @@ destination.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -117,12 +118,15 @@ def read(
     if position >= offset_range.end:
         return
     leader = client.leader(topic_partition)
+    # one for all fetches: a later leader may have lost what an earlier one gave
+    epoch = _leader_epoch(client, topic_partition)
     broker, rack = leader, client.rack
     while True:
         rest = replace(offset_range, start=position)
+        ask = partial(_request, topic_partition, epoch, max_bytes, rack)
         try:
             with closing(
-                _read_from(client, broker, leader, rack, rest, max_bytes, small, first, small_from)
+                _read_from(client, broker, leader, rest, ask, small, first, small_from)
             ) as lists:
                 for spans in lists:
                     position = spans[-1].end if spans else position
@@ -143,9 +147,8 @@ def _read_from(
     client: ClusterClient,
     broker: int,
     leader: int,
-    rack: str,
     offset_range: OffsetRange,
-    max_bytes: int,
+    ask: Callable[[Connection, int], int],
     small: SmallBatch | None,
     first: fetch.FetchResponse | None,
     small_from: int,
@@ -159,19 +162,8 @@ def _read_from(
     # a replica that lags is not waited for: the leader has them
     limit_ms = client.timeout_ms if broker == leader else _EMPTY_ANSWERS * _MAX_WAIT_MS
     end_of_log = _EndOfLog(client, offset_range, limit_ms)
-
-    def ask(offset: int) -> int:
-        body = fetch.encode(
-            [_position(client, topic_partition, offset)],
-            max_bytes=max_bytes,
-            partition_max_bytes=max_bytes,
-            max_wait_ms=_MAX_WAIT_MS,
-            rack=rack,
-        )
-        return connection.send(fetch.API_KEY, fetch.VERSION, body)
-
     with client.lease(broker) as connection:
-        request = ask(position) if first is None else -1
+        request = ask(connection, position) if first is None else -1
         while position < offset_range.end:
             response = first or _poll(client, connection, request, offset_range, position)
             first = None
@@ -196,7 +188,7 @@ def _read_from(
                     offset=position,
                 )
             if following < offset_range.end:
-                request = ask(following)
+                request = ask(connection, following)
             spans = list(_spans(runs, response.aborted, position, offset_range.end))
             if not runs and following > position:
                 spans = [FetchedSpan(position, following, None, Skipped.COMPACTION_GAP)]
@@ -224,7 +216,7 @@ def fetch_first(
     led, refused = client.led(starts)
     for leader, asked in led.items():
         request = fetch.encode(
-            [_position(client, tp, starts[tp]) for tp in asked],
+            [fetch.FetchPosition(tp, starts[tp], _leader_epoch(client, tp)) for tp in asked],
             max_bytes=_FIRST_BYTES,
             partition_max_bytes=partition_bytes or _FIRST_PARTITION_BYTES,
             max_wait_ms=0,
@@ -289,9 +281,27 @@ def timestamps_ms(
     return found
 
 
-def _position(client: ClusterClient, tp: TopicPartition, offset: int) -> fetch.FetchPosition:
-    leader_epoch = client.topic(tp.topic).leader_epochs.get(tp.partition, -1)
-    return fetch.FetchPosition(tp, offset, leader_epoch)
+def _request(
+    topic_partition: TopicPartition,
+    epoch: int,
+    max_bytes: int,
+    rack: str,
+    connection: Connection,
+    offset: int,
+) -> int:
+    """Ask for what a topic-partition has from an offset on."""
+    body = fetch.encode(
+        [fetch.FetchPosition(topic_partition, offset, epoch)],
+        max_bytes=max_bytes,
+        partition_max_bytes=max_bytes,
+        max_wait_ms=_MAX_WAIT_MS,
+        rack=rack,
+    )
+    return connection.send(fetch.API_KEY, fetch.VERSION, body)
+
+
+def _leader_epoch(client: ClusterClient, tp: TopicPartition) -> int:
+    return client.topic(tp.topic).leader_epochs.get(tp.partition, -1)
 
 
 def _ticks(milliseconds: int) -> Iterator[int]:

@@ -71,6 +71,7 @@ class FakeBroker:
         self.at = at
         self.asked: Counter[int] = Counter()
         self.offsets: list[int] = []
+        self.epochs: list[int] = []
         self._fetch = fetch
         self._served = served
         self._open: list[socket.socket] = []
@@ -151,8 +152,9 @@ class FakeBroker:
         at += 29
         # after the topic and the number of partitions
         at += 2 + int.from_bytes(request[at : at + 2], "big") + 4
-        _partition, _epoch, offset = struct.unpack_from(">iiq", request, at)
+        _partition, epoch, offset = struct.unpack_from(">iiq", request, at)
         self.offsets.append(offset)
+        self.epochs.append(epoch)
         answer = self._fetch(offset, max_bytes)
         topic, stable = self.at.topic.encode(), answer.last_stable_offset
         body = struct.pack(">ihii", answer.throttle_ms, 0, 0, 1)

@@ -223,6 +223,18 @@ def test_the_next_fetch_is_under_way_while_one_is_used(start: Start) -> None:
     assert broker.offsets == [0, 2]
 
 
+def test_a_range_is_read_under_one_leader_epoch(start: Start) -> None:
+    """What an unclean election cut off would go on with the later log: its leader has to refuse."""
+    broker = start(*(Answer(records=log.plain(at, 2)) for at in (0, 2, 4)))
+    with client_of(broker.cluster) as client:
+        lists = read(client, OffsetRange(AT, 0, 6), 1 << 20)
+        next(lists)
+        client.topic(AT.topic).leader_epochs[AT.partition] = 9  # as the next look sees it
+        for _ in lists:
+            pass
+    assert (broker.offsets, len({*broker.epochs})) == ([0, 2, 4], 1)
+
+
 def test_an_abandoned_fetch_reaches_nobody_else(start: Start) -> None:
     """A reader that stops during a fetch closes its connection; the next reader has another one."""
     broker = start(*(Answer(records=log.plain(at, 2)) for at in (0, 2, 6)))
