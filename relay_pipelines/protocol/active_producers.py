@@ -42,7 +42,7 @@ def active_producers(
     Raises:
         RetriableError: the cluster does not answer, or a leader is moving.
     """
-    found: dict[TopicPartition, list[ActiveProducer]] = {}
+    producers: dict[TopicPartition, list[ActiveProducer]] = {}
     errors: dict[TopicPartition, RelayError] = {}
     for broker, topics in client.whole(client.by_leader(partitions)).items():
         if not client.connection(broker).supports(DescribeProducersRequest.API_KEY, 0):
@@ -67,7 +67,7 @@ def active_producers(
                         raise error
                     errors[tp] = error
                     continue
-                found[tp] = [
+                producers[tp] = [
                     ActiveProducer(
                         tp,
                         each.producer_id,
@@ -77,7 +77,7 @@ def active_producers(
                     )
                     for each in answer.active_producers or ()
                 ]
-    return found, errors
+    return producers, errors
 
 
 def transactional_ids(
@@ -87,7 +87,7 @@ def transactional_ids(
 
     Every broker is asked, as it knows the transactions that it coordinates.
     """
-    found: dict[int, tuple[str, int | None]] = {}
+    transactions: dict[int, tuple[str, int | None]] = {}
     for broker in list(client.metadata([]).brokers) if producer_ids else ():
         if not client.connection(broker).supports(ListTransactionsRequest.API_KEY, 0):
             continue
@@ -96,10 +96,10 @@ def transactional_ids(
         )
         listed = client.call(broker, request, 0).transaction_states or ()
         names = [state.transactional_id for state in listed]
-        found |= {state.producer_id: (state.transactional_id, None) for state in listed}
+        transactions |= {state.producer_id: (state.transactional_id, None) for state in listed}
         described = DescribeTransactionsRequest(transactional_ids=names)
         for state in client.call(broker, described, 0).transaction_states if names else ():
             began_ms = state.transaction_start_time_ms
             if state.error_code == error_codes.NONE and began_ms >= 0:
-                found[state.producer_id] = state.transactional_id, int(began_ms)
-    return found
+                transactions[state.producer_id] = state.transactional_id, int(began_ms)
+    return transactions

@@ -135,7 +135,7 @@ def broker_configs(
     Raises:
         RelayError: a broker does not answer.
     """
-    found: dict[int, Mapping[str, ConfigValue]] = {}
+    by_broker: dict[int, Mapping[str, ConfigValue]] = {}
     for broker in client.metadata([]).brokers:
         body = config_requests.encode([str(broker)], keys, config_requests.BROKER)
         answer = client.connection(broker).exchange(*config_requests.DESCRIBE, body)
@@ -144,8 +144,8 @@ def broker_configs(
             client.raise_for_error(described, f"DescribeConfigs of broker {broker}")
         except PermissionDeniedError:
             return {}
-        found[broker] = described.configs
-    return found
+        by_broker[broker] = described.configs
+    return by_broker
 
 
 def delete_topics(client: ClusterClient, names: Sequence[str]) -> None:
@@ -162,8 +162,8 @@ def delete_topics(client: ClusterClient, names: Sequence[str]) -> None:
 
 def absent(client: ClusterClient, topics: Sequence[NewTopic]) -> list[NewTopic]:
     """Return the topics that do not exist, or that the user may not see."""
-    found = client.metadata([topic.name for topic in topics]).topics if topics else {}
-    return [topic for topic in topics if found[topic.name].error_code]
+    shown = client.metadata([topic.name for topic in topics]).topics if topics else {}
+    return [topic for topic in topics if shown[topic.name].error_code]
 
 
 def unreadable(client: ClusterClient, topics: Collection[str]) -> list[str]:
@@ -203,7 +203,7 @@ def create_topics(
     if not topics:
         return []
     creatable = CreateTopicsRequest.CreatableTopic
-    wanted = [
+    creations = [
         creatable(
             name=topic.name,
             num_partitions=topic.partitions,
@@ -217,7 +217,7 @@ def create_topics(
         for topic in topics
     ]
     request = CreateTopicsRequest(
-        topics=wanted, timeout_ms=client.timeout_ms, validate_only=validate_only
+        topics=creations, timeout_ms=client.timeout_ms, validate_only=validate_only
     )
     results = client.call_controller(request, 4).topics
     for result in results:
@@ -244,12 +244,12 @@ def grow_topics(
     """
     if not partitions:
         return
-    wanted = [
+    growths = [
         CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
         for name, count in partitions.items()
     ]
     request = CreatePartitionsRequest(
-        topics=wanted, timeout_ms=client.timeout_ms, validate_only=validate_only
+        topics=growths, timeout_ms=client.timeout_ms, validate_only=validate_only
     )
     for result in client.call_controller(request, 1).results:
         client.raise_for_error(
@@ -314,8 +314,8 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
         for folder in answer.results:
             for topic in folder.topics:
                 sizes |= {
-                    TopicPartition(topic.name, found.partition_index): found.partition_size
-                    for found in topic.partitions
+                    TopicPartition(topic.name, partition.partition_index): partition.partition_size
+                    for partition in topic.partitions
                 }
     return sizes
 

@@ -75,13 +75,13 @@ def decode(body: memoryview) -> Iterator[Described]:
         (error_code,) = _SIZE.unpack_from(data, at)
         message, at = _string(data, at + _SIZE.size)
         name, at = _string(data, at + 1)  # the type of a resource is that which was asked for
-        found = next((one for one in known if data.startswith(one[0], at)), None)
-        if found is None:
+        entry = next((one for one in known if data.startswith(one[0], at)), None)
+        if entry is None:
             configs, end = _configs(data, at)
-            found = data[at:end], configs
-            known = [found, *known[: _REMEMBERED - 1]]
-        at += len(found[0])
-        yield Described(name or "", error_code, message or "", found[1])
+            entry = data[at:end], configs
+            known = [entry, *known[: _REMEMBERED - 1]]
+        at += len(entry[0])
+        yield Described(name or "", error_code, message or "", entry[1])
 
 
 def _configs(data: bytes, at: int) -> tuple[dict[str, ConfigValue], int]:

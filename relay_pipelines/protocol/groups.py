@@ -79,7 +79,7 @@ def listed_groups(client: ClusterClient) -> list[ListedGroup]:
     Raises:
         RelayError: a broker does not answer: the groups that it coordinates would be missing.
     """
-    found = {}
+    by_id = {}
     for broker in client.metadata([]).brokers:
         answer = client.call(broker, ListGroupsRequest(states_filter=[], types_filter=[]), 5)
         client.raise_for_error(answer, "ListGroups")
@@ -87,8 +87,8 @@ def listed_groups(client: ClusterClient) -> list[ListedGroup]:
             listed = ListedGroup(
                 group.group_id, (group.group_type or "").lower(), group.group_state or ""
             )
-            found[group.group_id] = listed
-    return [found[name] for name in sorted(found)]
+            by_id[group.group_id] = listed
+    return [by_id[name] for name in sorted(by_id)]
 
 
 Read = dict[tuple[str, ...], tuple[bytes, list[GroupCommits]]]
@@ -109,7 +109,7 @@ def group_commits(
     Raises:
         RelayError: a broker does not answer.
     """
-    found: dict[str, Commits] = {}
+    commits_of: dict[str, Commits] = {}
     before = dict(last or {})
     read: Read = {}
     coordinators, errors = client.coordinators(groups)
@@ -118,11 +118,11 @@ def group_commits(
             if answer.error_code:
                 errors[answer.group] = _unread(client, answer)
             else:
-                found[answer.group] = answer.commits
+                commits_of[answer.group] = answer.commits
     if last is not None:
         last.clear()
         last.update(read)
-    return {group: found[group] for group in groups if group in found}, errors
+    return {group: commits_of[group] for group in groups if group in commits_of}, errors
 
 
 def settled_commits(
@@ -133,15 +133,15 @@ def settled_commits(
     Raises:
         RelayError: a broker does not answer.
     """
-    found: dict[str, Commits] = {}
+    commits_of: dict[str, Commits] = {}
 
     def ask(some: Sequence[str]) -> dict[str, RelayError]:
         commits, errors = group_commits(client, some)
-        found.update(commits)
+        commits_of.update(commits)
         return errors
 
     errors = settle(client, groups, ask)
-    return {group: found[group] for group in groups if group in found}, errors
+    return {group: commits_of[group] for group in groups if group in commits_of}, errors
 
 
 def settle(

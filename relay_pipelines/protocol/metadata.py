@@ -70,8 +70,8 @@ class Metadata:
 
 def read(response_class: Any, version: int, body: bytes) -> Metadata:
     """Read the answer to `request`."""
-    found = _read(response_class, version, body)
-    return replace(found, brokers=dict(found.brokers), topics=dict(found.topics))
+    answer = _read(response_class, version, body)
+    return replace(answer, brokers=dict(answer.brokers), topics=dict(answer.topics))
 
 
 @lru_cache(maxsize=8)
@@ -97,17 +97,23 @@ def _of_answer(answer: Any) -> Metadata:
         topic.name: TopicMetadata(
             name=topic.name,
             topic_id="" if topic.topic_id in {None, _NO_ID} else str(topic.topic_id),
-            leaders={found.partition_index: found.leader_id for found in topic.partitions},
+            leaders={
+                partition.partition_index: partition.leader_id for partition in topic.partitions
+            },
             # before version 7 brokers do not say
             leader_epochs={
-                found.partition_index: found.leader_epoch
-                for found in topic.partitions
-                if found.leader_epoch is not None
+                partition.partition_index: partition.leader_epoch
+                for partition in topic.partitions
+                if partition.leader_epoch is not None
             },
             replicas={
-                found.partition_index: len(found.replica_nodes) for found in topic.partitions
+                partition.partition_index: len(partition.replica_nodes)
+                for partition in topic.partitions
             },
-            in_sync={found.partition_index: len(found.isr_nodes) for found in topic.partitions},
+            in_sync={
+                partition.partition_index: len(partition.isr_nodes)
+                for partition in topic.partitions
+            },
             is_internal=topic.is_internal,
             error_code=topic.error_code,
         )

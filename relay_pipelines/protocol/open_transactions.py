@@ -78,17 +78,19 @@ def find(client: ClusterClient, partitions: Iterable[TopicPartition]) -> list[Op
     """
     hidden = _hidden(client, partitions)
     producers = _producers(client, hidden) if hidden else {}
-    known = transactional_ids(client, {found.producer_id for found in producers.values()})
-    found = []
+    known = transactional_ids(client, {producer.producer_id for producer in producers.values()})
+    transactions = []
     for offsets in hidden:
         producer = producers.get(offsets.topic_partition)
         if producer is None:
-            found.append(OpenTransaction(offsets))
+            transactions.append(OpenTransaction(offsets))
             continue
         last_ms = producer.last_ms if producer.last_ms >= 0 else None
         name, began_ms = known.get(producer.producer_id, ("", None))
-        found.append(OpenTransaction(offsets, producer.producer_id, name, began_ms or last_ms))
-    return found
+        transactions.append(
+            OpenTransaction(offsets, producer.producer_id, name, began_ms or last_ms)
+        )
+    return transactions
 
 
 def stable_seconds(options: CopyOptions) -> float:
@@ -159,9 +161,9 @@ def _producers(
     client: ClusterClient, hidden: Sequence[OffsetRange]
 ) -> dict[TopicPartition, ActiveProducer]:
     """Return the producer whose transaction begins first, where the leader tells."""
-    found = {}
-    told, _ = active_producers(client, [each.topic_partition for each in hidden])
-    for tp, producers in told.items():
+    earliest = {}
+    opened_by, _ = active_producers(client, [each.topic_partition for each in hidden])
+    for tp, producers in opened_by.items():
         if opened := [each for each in producers if each.open_from >= 0]:
-            found[tp] = min(opened, key=lambda each: each.open_from)
-    return found
+            earliest[tp] = min(opened, key=lambda each: each.open_from)
+    return earliest

@@ -194,10 +194,10 @@ class AscendingOffsets:
     @classmethod
     def of(cls, start: int, offsets: Iterable[int]) -> Self:
         """Return these offsets."""
-        found = cls(start)
+        ascending = cls(start)
         for offset in offsets:
-            found.add(offset)
-        return found
+            ascending.add(offset)
+        return ascending
 
     def add(self, offset: int) -> None:
         """Add the next one."""
@@ -586,9 +586,9 @@ def _sized(field: bytes | None) -> bytes:
 
 def _varint(number: int) -> bytes:
     left = number << 1 ^ number >> 63  # zigzag, which keeps small negative numbers short
-    found = bytearray()
+    varint = bytearray()
     while left >= _CONTINUES:
-        found.append(left & 0xFF | _CONTINUES)
+        varint.append(left & 0xFF | _CONTINUES)
         left >>= 7
-    found.append(left)
-    return bytes(found)
+    varint.append(left)
+    return bytes(varint)

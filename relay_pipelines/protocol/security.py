@@ -111,10 +111,10 @@ class TlsSocket:
                 self._flush()
                 self._take_in(0)
 
-    def _take_in(self, wanted: int) -> None:
-        """Receive at least something, and at once all that `wanted` decrypted bytes need."""
+    def _take_in(self, size: int) -> None:
+        """Receive at least something, and at once all that `size` decrypted bytes need."""
         # OpenSSL may hold part of one record already
-        certain = min(wanted - _RECORD_BYTES, _RECEIVED_BYTES)
+        certain = min(size - _RECORD_BYTES, _RECEIVED_BYTES)
         count = self._plain.recv_into(
             self._received, max(0, certain), socket.MSG_WAITALL if certain > 0 else 0
         )
@@ -204,10 +204,10 @@ def file_stamps(security: Security) -> FileStamps:
 
 def _stamp(location: str) -> tuple[int, int, int] | None:
     try:
-        found = Path(location).stat()
+        stat = Path(location).stat()
     except OSError:
         return None  # reading the file will fail, too, and report why
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 @functools.lru_cache(maxsize=32)  # the system's authorities take 30 ms to load

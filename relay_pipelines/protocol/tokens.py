@@ -202,8 +202,8 @@ def _refusal(
     )
 
 
-def _is_token(found: Any) -> TypeGuard[str]:
-    return isinstance(found, str) and TOKEN.fullmatch(found) is not None
+def _is_token(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and TOKEN.fullmatch(value) is not None
 
 
 def _reason(error: BaseException) -> str:

@@ -166,36 +166,36 @@ def _starts(data: bytes, bounds: Ints, counts: Ints) -> Ints | None:
     order = np.argsort(-counts, kind="stable")
     following = np.arange(1, counts.max(initial=0))
     pairs, at = _loads(data, 2, "<u2"), bounds[:-1][order]
-    found = [bounds]
+    places = [bounds]
     for batches in np.searchsorted(-counts[order], -following).tolist():
         if batches < _FEW:
             break
         at = at[:batches] if batches < len(at) else at
         at = at + _STEPS[pairs[at]]
-        found.append(at)
-    starts = _ascending(found)
+        places.append(at)
+    starts = _ascending(places)
     is_reached = starts[:-1] + _STEPS[pairs[starts[:-1]]] == starts[1:]
     if not is_reached.all():
         gaps = np.flatnonzero(~is_reached)
         between = zip(starts[gaps].tolist(), starts[gaps + 1].tolist(), strict=True)
-        found += [_walked(data, *each) for each in between]
-        starts = _ascending(found)
+        places += [_walked(data, *each) for each in between]
+        starts = _ascending(places)
     firsts = np.cumsum(counts) - counts
     is_whole = len(starts) == counts.sum() + 1 and np.array_equal(starts[firsts], bounds[:-1])
     return starts if is_whole else None
 
 
-def _ascending(found: Sequence[Ints]) -> Ints:
+def _ascending(groups: Sequence[Ints]) -> Ints:
     """Return these numbers once each; `np.unique` takes many times as long."""
-    numbers = np.sort(np.concatenate(found), kind="stable")
+    numbers = np.sort(np.concatenate(groups), kind="stable")
     is_first = numbers[1:] != numbers[:-1]
     return numbers if is_first.all() else numbers[np.concatenate(([True], is_first))]
 
 
 def _walked(data: bytes, at: int, end: int) -> Ints:
     """Return where records begin."""
-    found: list[int] = []
-    add = found.append
+    bounds: list[int] = []
+    add = bounds.append
     while at < end:
         add(at)
         size = data[at]
@@ -209,7 +209,7 @@ def _walked(data: bytes, at: int, end: int) -> Ints:
                 size, shift, at = size | (more & ~_CONTINUES) << shift, shift + 7, at + 1
                 more = data[at + 1]
             at += 2 + ((size | more << shift) >> 1)
-    return np.array(found)
+    return np.array(bounds)
 
 
 def _varints(word: npt.NDArray[np.uint64]) -> tuple[Ints, Ints] | None:
