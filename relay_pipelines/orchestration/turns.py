@@ -48,7 +48,7 @@ class Turn(StrEnum):
 
 _DOING: dict[str, str] = {
     Turn.STARTS: "starts Spark",
-    Turn.WAITS: "pauses for a run that was started by hand",
+    Turn.WAITS: "waits for its turn",
 }
 
 

@@ -1,6 +1,5 @@
 """What a tick finds of one lane: evaluations of checks, a run to request, and a line."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,8 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 _TURN = "turn"
 _LAG_SECONDS = 300.0
 _LAG_CHANGE_SECONDS = 60.0
+_BY_HAND_SECONDS = 3_600.0
+"""After how long a check repeats itself, because a person may have had it say something else."""
 TOPICS_PER_TICK = 50
 _REST = 0.1
 """The part of the time between two reports of a topic by which the second may be late."""
@@ -107,14 +108,22 @@ class LaneTick:
         requests = RunRequests(instance, self.lane, self.lanes, self.kafka, self.snapshot, now)
         first = held_line(lane.mirror, measured.held)
         request = requests.find("; ".join(filter(None, [first, str(measured)])))
-        prune(instance, lane, now)
+        self._prune()
         line = "; ".join([str(measured), *self.remarks, *requests.remarks])
         page = measured.page
         waiting = page.lag.records or page.opened.records or measured.held
         idle = not (request or waiting or self.remarks)
         return LanePlan(lane.name, events, self.cursor, request, measured.held, line, idle)
 
-    def _due(self, check: str, mark: str, repeat: float = math.inf) -> bool:
+    def _prune(self) -> None:
+        """Delete what is old; if that fails, the lane is copied all the same."""
+        try:
+            prune(self.context.instance, self.lane, self.now)
+        except Exception as error:
+            self.context.log.exception("%s: old windows and runs stay", self.lane.name)
+            self.remarks.append(f"old windows and runs cannot be deleted: {error}")
+
+    def _due(self, check: str, mark: str, repeat: float) -> bool:
         return self.cursor.checks.due(check, mark, self.now, repeat)
 
     def _checks(self, measured: lag.Lag) -> Iterator[dg.AssetCheckEvaluation]:
@@ -135,7 +144,7 @@ class LaneTick:
         without = [topic for topic in self._not_loaded() if topic not in self.with_asset]
         not_shown = map(str, snapshot.held_for(Blocker.UNKNOWN, Blocker.REFUSED))
         missing = [*map(sorted, (snapshot.selected.deleted, snapshot.selected.unseen, not_shown))]
-        if self._due(naming.SOURCE_TOPICS, str([*missing, without, loaded])):
+        if self._due(naming.SOURCE_TOPICS, str([*missing, without, loaded]), _BY_HAND_SECONDS):
             result = source_topics.result(snapshot, without, loaded)
             yield result.evaluation(lane.check(naming.SOURCE_TOPICS))
 
@@ -147,7 +156,7 @@ class LaneTick:
         copying = other_deployments.copying(found)
         if copying:
             self.remarks.append(other_deployments.words(copying))
-        repeat = math.inf if found == known else _LAG_SECONDS
+        repeat = _BY_HAND_SECONDS if found == known else _LAG_SECONDS
         if self._due(naming.OTHER_DEPLOYMENTS, str(bool(copying)), repeat):
             key = self.lane.check(naming.OTHER_DEPLOYMENTS)
             yield other_deployments.result(found).evaluation(key)
@@ -162,9 +171,9 @@ class LaneTick:
         shown = self._topics_with_asset()
         misses = lag_target.missed(lane, self.snapshot, measured.look.late, round(now * 1000))
         marks = {topic: misses[topic].reason if topic in misses else "" for topic in shown}
-        deleted = filter(self.with_asset.__contains__, self.snapshot.selected.deleted)
-        denied = self._denied()
-        marks |= dict.fromkeys(deleted, DELETED) | denied
+        selected, denied = self.snapshot.selected, self._denied()
+        missing = filter(self.with_asset.__contains__, [*selected.deleted, *selected.unseen])
+        marks |= dict.fromkeys(missing, DELETED) | denied
         said.keep(marks)
         failing_first = sorted(marks, key=lambda topic: topic not in misses)
         changed = (topic for topic in failing_first if said.due(topic, marks[topic], now))

@@ -10,7 +10,7 @@ from relay_pipelines.formats import Format
 from relay_pipelines.orchestration.lane import Lane
 
 DELETED = "deleted"
-"""The mark of a topic that the source has deleted: nothing of it waits."""
+"""The mark of a topic that the source has deleted, or never had: nothing of it waits."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Cursor:
     left: int = 0
 
     def is_deleted(self, topic: str) -> bool:
-        """Whether the source had deleted a topic at the last tick."""
+        """Whether the source had no such topic at the last tick."""
         return self.topics.marks.get(topic, ("",))[0] == DELETED
 
     def is_unknown(self, lane: Lane, now: float) -> bool:

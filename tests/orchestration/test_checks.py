@@ -196,27 +196,34 @@ def test_the_lag_is_not_known_while_a_cluster_does_not_answer(
 def test_topics_that_are_gone_are_red_no_longer_after_an_outage(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """The source has deleted one, another is denied, and the lane of the third is taken out."""
+    """One is deleted, one denied, one had a lane that is taken out, and one was never there."""
     deleted, _denied, moved = topics
+    missing = f"{deleted}x"
+    kept = [deleted, moved, missing]
     window = {"lag_target": "1ms"}
-    environment.write(topics, window=window, lanes={"own": {"topics": [re.escape(moved)]}})
+    environment.write(
+        [*topics, missing], window=window, lanes={"own": {"topics": [re.escape(moved)]}}
+    )
     for lane in range(2):
         environment.copy(lane)
     environment.location = environment.definitions
     cursor = environment.tick().cursor
     delete(environment.source.cluster(), deleted)
-    environment.write([deleted, moved], window=window)
+    environment.write(kept, window=window)
     cursor = environment.tick(cursor=cursor).cursor
     away = environment.upstreams(a="127.0.0.1:1")
-    environment.write([deleted, moved], window=window, source=away, give_up_after="100ms")
+    environment.write(kept, window=window, source=away, give_up_after="100ms")
     with pytest.raises(TickError, match=AWAY):
         environment.tick(cursor=cursor)
 
-    environment.write([deleted, moved], window=window)
+    environment.write(kept, window=window)
     environment.tick(cursor=cursor)
 
     plans = [naming.windows_asset(environment.name, lane) for lane in ("main", "own")]
-    keys = [dg.AssetCheckKey(environment.asset(topic), naming.LAG_TARGET) for topic in topics]
+    keys = [
+        dg.AssetCheckKey(environment.asset(topic), naming.LAG_TARGET)
+        for topic in (*topics, missing)
+    ]
     keys += [dg.AssetCheckKey(plan, naming.LAG) for plan in plans]
     last = {key: environment.history(key)[0] for key in keys}
     assert {key: found.description for key, found in last.items() if not found.passed} == {}

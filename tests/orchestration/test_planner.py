@@ -1,16 +1,19 @@
 """The planner sensor; which runs it requests by what ran before: unit/test_run_requests.py."""
 
 import re
+from collections.abc import Iterator
 
 import dagster as dg
 import pytest
 import yaml
 
+from relay_pipelines.formats import PLANNER_CURSOR
 from relay_pipelines.local_kafka import LocalCluster
-from relay_pipelines.orchestration import naming
+from relay_pipelines.orchestration import naming, turns
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.run import other_writers
 from relay_pipelines.sensors import lane_plan, pruning
+from relay_pipelines.sensors.said import MirrorCursor
 from tests.integration.guarded import Permitted
 from tests.orchestration.in_process_environment import (
     InProcessEnvironment,
@@ -127,7 +130,7 @@ def test_topics_that_dagster_cannot_tell_apart_share_a_window(
 def test_a_name_that_the_source_does_not_show(
     environment: InProcessEnvironment, topics: list[str]
 ) -> None:
-    """Ticks warn, the check and `mirror_once` fail, other topics are copied; patterns are named."""
+    """Ticks warn, the check and `mirror_once` fail, others are copied; an hour later it repeats."""
     misspelt = f"{topics[0]}aa"
     meant = f"did you mean {topics[0]!r}"
     environment.write(pattern=f"{re.escape(misspelt)}.*")
@@ -148,6 +151,12 @@ def test_a_name_that_the_source_does_not_show(
     assert not evaluations(last, naming.SOURCE_TOPICS)
     assert why in line_of(last)
     assert why in failure(environment.job("mirror_once"))
+    cursor = PLANNER_CURSOR.recalled(MirrorCursor, last.cursor)
+    said = cursor.lanes[naming.MAIN].checks.marks
+    mark, at_seconds = said[naming.SOURCE_TOPICS]
+    said[naming.SOURCE_TOPICS] = mark, at_seconds - 3_600.0
+    repeated = environment.tick(cursor=PLANNER_CURSOR.text(cursor))
+    assert len(evaluations(repeated, naming.SOURCE_TOPICS)) == 1, "by hand it may be another one"
 
 
 def test_a_copied_topic_is_hidden(
@@ -258,17 +267,21 @@ def test_a_lane_that_is_superseded_costs_the_others_nothing(
 def test_a_lane_that_fails_costs_the_others_nothing(
     environment: InProcessEnvironment, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its reason stands first, its lag is not known; the other lanes are copied and checked."""
+    """Its reason stands first, its lag is unknown; others are copied, even if not pruned."""
     lanes = {"own": {"topics": [re.escape(topics[0])]}}
     environment.write(topics, lanes=lanes, window={"lag_target": "1ms"})
-    prune = pruning.prune
+    look = turns.waits_of_people
 
-    def broken(instance: dg.DagsterInstance, lane: Lane, now: float) -> None:
+    def broken(instance: dg.DagsterInstance, lane: Lane, now: float) -> Iterator[str]:
         if lane.name == "own":
             raise OSError("the disk is full")
-        prune(instance, lane, now)
+        return look(instance, lane, now)
 
-    monkeypatch.setattr(lane_plan, "prune", broken)
+    def stays(*_: object) -> None:
+        raise OSError("no delete")
+
+    monkeypatch.setattr(turns, "waits_of_people", broken)
+    monkeypatch.setattr(lane_plan, "prune", stays)
 
     first = environment.tick()
 
@@ -279,7 +292,8 @@ def test_a_lane_that_fails_costs_the_others_nothing(
         assert str(found.description).startswith(why)
     environment.copy()
     line = line_of(environment.tick(cursor=first.cursor))
-    assert line == "own: the disk is full | main: nothing is waiting"
+    kept = "old windows and runs cannot be deleted: no delete"
+    assert line == f"own: the disk is full | main: nothing is waiting; {kept}"
 
 
 # a planner knows the topics at its loading; runs load the definitions again

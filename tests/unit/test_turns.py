@@ -357,7 +357,7 @@ def test_a_tick_says_what_the_run_that_copies_is_doing(instance, clock) -> None:
     run(instance, SESSION_WAITS)
     assert said() == f"run {copying[:8]} copies"
     say(instance, copying, "waits since 2")
-    assert said() == f"run {copying[:8]} pauses for a run that was started by hand"
+    assert said() == f"run {copying[:8]} waits for its turn"
     say(instance, copying, Turn.COPIES)
     beat = "2026-11-25T02:14:00Z: nothing has moved for 45 s"
     instance.add_run_tags(copying, {naming.TAG_HEARTBEAT: beat})
