@@ -95,8 +95,8 @@ class PartitionAudit:
     @property
     def recount(self) -> Recount | None:
         """The sum of the parts; None if not all were counted, or there are none."""
-        found = self.counted_so_far
-        return found if found.counts and len(found.counts) >= len(self.parts) else None
+        count = self.counted_so_far
+        return count if count.counts and len(count.counts) >= len(self.parts) else None
 
     @property
     def counted_so_far(self) -> Recount:
@@ -306,10 +306,10 @@ class Audit:
     @property
     def work(self) -> list[ComparedChunk | RecountPart]:
         """All that is to be compared and counted, in order."""
-        wanted: list[ComparedChunk | RecountPart] = []
+        work: list[ComparedChunk | RecountPart] = []
         for partition_audit in self.partitions.values():
-            wanted += [*partition_audit.parts, *partition_audit.chunks]
-        return wanted
+            work += [*partition_audit.parts, *partition_audit.chunks]
+        return work
 
     @property
     def findings(self) -> list[Finding]:
@@ -509,35 +509,35 @@ class _Planning:
     followed: Configs
     shared: Container[TopicPartition]
 
-    def plan(self, found: PartitionAudit) -> None:
+    def plan(self, audited: PartitionAudit) -> None:
         """Plan one topic-partition."""
         copied: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-        for entry in found.coverage.chunks:
+        for entry in audited.coverage.chunks:
             copied[entry.to].append(entry)
-        rules = [self._add(found, to, entries) for to, entries in copied.items()]
-        found.rule = "; ".join(dict.fromkeys(rules))
-        found.chunks = _sampled(self.request, found.chunks)
+        rules = [self._add(audited, to, entries) for to, entries in copied.items()]
+        audited.rule = "; ".join(dict.fromkeys(rules))
+        audited.chunks = _sampled(self.request, audited.chunks)
 
     def _add(
-        self, found: PartitionAudit, to: TopicPartition, entries: Sequence[LedgerEntry]
+        self, audited: PartitionAudit, to: TopicPartition, entries: Sequence[LedgerEntry]
     ) -> str:
         """Add the chunks in one destination topic-partition that can be compared.
 
         Returns:
             the rule, or why there are none; how many records are in none, by reason, is added, too.
         """
-        tp, records = found.topic_partition, sum(entry.records for entry in entries)
+        tp, records = audited.topic_partition, sum(entry.records for entry in entries)
         here, there = self.logs.configs.get(tp.topic), self.configs.get(to.topic, {})
         policies = CleanupPolicies(there, self.followed.get(tp.topic, {}))
         at_source = is_compacted(here or {})
         compacted = at_source or policies.compact
         if here is not None and (why := self._why_not(to, entries, compacted=compacted)):
-            found.uncompared[why] += records
+            audited.uncompared[why] += records
             return f"{_NOT_COMPARED}{why}"
         changed = [entry for entry in entries if entry.may_change_records and not compacted]
         if compacted:
             chunks = (
-                [_compacted(found.coverage, to, policies, at_source=at_source)] if records else []
+                [_compacted(audited.coverage, to, policies, at_source=at_source)] if records else []
             )
         else:
             same = (entry for entry in entries if not entry.may_change_records)
@@ -552,8 +552,8 @@ class _Planning:
             else:
                 uncompared[why] += chunk.records
         uncompared += Counter({_CHANGED: sum(entry.records for entry in changed)})
-        found.chunks += readable
-        found.uncompared.update(uncompared)
+        audited.chunks += readable
+        audited.uncompared.update(uncompared)
         if uncompared and not readable:
             return _NOT_COMPARED + "; ".join(uncompared)
         return BY_KEY if compacted else BY_RECORD

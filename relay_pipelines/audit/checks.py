@@ -326,9 +326,9 @@ def _first_difference(partition_audit: PartitionAudit) -> dict[str, Any]:
     return {"first difference": said} | {f"first difference: {k}": v for k, v in more.items()}
 
 
-def command(mirror: str, request: AuditRequest, found: PartitionAudit, config: str) -> str:
+def command(mirror: str, request: AuditRequest, audited: PartitionAudit, config: str) -> str:
     """Return the command that shows the first difference on both sides."""
-    tp, first = found.topic_partition, found.first_difference
+    tp, first = audited.topic_partition, audited.first_difference
     words = ["relay", "--config", config, "audit", "--mirror", mirror]
     words += ["--topic", tp.topic, "--partition", str(tp.partition)]
     if first is not None:

@@ -100,7 +100,7 @@ class _Pending:
 
 
 def _compare_at(
-    job: AuditJob, upstream: Cluster, wanted: Sequence[_Pending], clock: Clock
+    job: AuditJob, upstream: Cluster, group: Sequence[_Pending], clock: Clock
 ) -> Iterator[Comparison]:
     """Compare chunks with one upstream, and yield the results.
 
@@ -112,7 +112,7 @@ def _compare_at(
         destination_client(job.mirror, job.destination, job.options, clock, "audit") as destination,
     ):
         comparing = _Comparing(source, destination)
-        for number, pending in enumerate(wanted):
+        for number, pending in enumerate(group):
             chunk = pending.chunk
             if upstream.name in pending.silent:
                 continue
@@ -127,7 +127,7 @@ def _compare_at(
                     continue
             except RetriableError as error:
                 tp = error.topic_partition
-                for each in wanted[number:]:
+                for each in group[number:]:
                     if each is pending or tp is None or tp in each.chunk.topic_partitions:
                         each.silent[upstream.name] = error
                 continue
@@ -140,9 +140,9 @@ def _has_own_log(job: AuditJob, upstream: Cluster, chunk: ComparedChunk) -> bool
     if upstream.name not in chunk.own_logs:
         return False
     with source_client(job.mirror, upstream, job.options, purpose="audit") as client:
-        found = client.topic(chunk.source.topic_partition.topic).topic_id
+        topic_id = client.topic(chunk.source.topic_partition.topic).topic_id
     known = chunk.own_logs[upstream.name]
-    return not (known and found) or known == found
+    return not (known and topic_id) or known == topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +201,8 @@ class _Comparing:
         if len(chunk.destination) and low > chunk.destination.start:
             if unexplained := self._unexplained(chunk, low):
                 what = f"the destination's log begins at {low}, although {unexplained}"
-                found = Difference(what, None, None, is_of_both=False)
-                return Comparison(chunk, upstream, difference=found)
+                difference = Difference(what, None, None, is_of_both=False)
+                return Comparison(chunk, upstream, difference=difference)
             return Comparison(chunk, upstream, unread=_AT_DESTINATION)
         if source_low > chunk.source.start:
             return Comparison(chunk, upstream, unread=f"{_AT_SOURCE}, on upstream {upstream}")

@@ -63,9 +63,9 @@ def run(
                 audit = _audit(replayed(sides) if replayed else sides, session, request)
                 report(invocation, audit, as_json=as_json)
             audits.append((audit.mirror if audit else name, audit))
-    found = [audit for _, audit in audits if audit is not None]
+    complete = [audit for _, audit in audits if audit is not None]
     if as_json:
-        messages.document({"mirrors": [audit_document(audit) for audit in found]})
+        messages.document({"mirrors": [audit_document(audit) for audit in complete]})
     with invocation.reporting_errors():
         # an audit that was cut short proves nothing
         if textfile is not None and not session.stopped():
@@ -76,7 +76,7 @@ def run(
             from relay_pipelines.audit import page  # jinja2 is slow to import
             from relay_pipelines.output import html_page
 
-            html_page.write(html, page.page(found, SystemClock().now_ms()))
+            html_page.write(html, page.page(complete, SystemClock().now_ms()))
     return invocation.exit_code
 
 

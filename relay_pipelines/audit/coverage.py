@@ -137,7 +137,7 @@ class CoverageMap:
     @property
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
-        found = (
+        kinds = (
             ("source offsets are in no ledger entry", self.missing),
             ("source offsets are in several ledger entries", self.duplicated),
             ("source offsets are in entries whose counts do not add up", self.unbalanced),
@@ -145,7 +145,7 @@ class CoverageMap:
         )
         return [
             f"{sum(map(len, ranges)):,} {what}: {_shown(ranges)}"
-            for what, ranges in found
+            for what, ranges in kinds
             if ranges
         ]
 

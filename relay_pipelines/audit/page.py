@@ -87,8 +87,8 @@ def mark(partition_audit: PartitionAudit) -> float | None:
 def _kinds(audits: Sequence[Audit]) -> list[OffsetKind]:
     """Return the kinds that occur, in the order of the pictures."""
     partitions = [each for audit in audits for each in audit.partitions.values()]
-    found = {kind for each in partitions for kind in each.coverage.counts}
-    return [kind for kind in COLORS if kind in found]
+    kinds = {kind for each in partitions for kind in each.coverage.counts}
+    return [kind for kind in COLORS if kind in kinds]
 
 
 def _name(kind: str) -> str:

@@ -88,12 +88,12 @@ def statement_document(audit: StatementAudit) -> Document:
     }
 
 
-def verdict_document(found: Verdict) -> Document:
+def verdict_document(verdict: Verdict) -> Document:
     """Return a verdict, and the numbers that it rests on."""
-    seen = found.tally
+    seen = verdict.tally
     return {
-        "verdict": str(found.state),
-        "summary": str(found),
+        "verdict": str(verdict.state),
+        "summary": str(verdict),
         "coverage": {
             "records": seen.records,
             "entries": seen.entries,

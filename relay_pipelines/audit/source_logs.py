@@ -109,14 +109,14 @@ def read_source_logs(
     Raises:
         RelayError: none of them answers.
     """
-    found, upstreams = SourceLogs(), []
+    sources, upstreams = SourceLogs(), []
     for upstream in sides.mirror.upstreams:
         if upstream.name in ledger.quarantined:
-            found.away[upstream.name] = "is in quarantine"
+            sources.away[upstream.name] = "is in quarantine"
         else:
             upstreams.append(upstream)
     if not upstreams:
-        return found
+        return sources
     ask = partial(_ask, sides, topics, patient and len(upstreams) == 1)
     with ThreadPoolExecutor(len(upstreams), thread_name_prefix="audit") as pool:
         answers = [*pool.map(ask, upstreams)]
@@ -125,12 +125,12 @@ def read_source_logs(
         raise errors[0]
     for upstream, answer in zip(upstreams, answers, strict=True):
         if isinstance(answer, RelayError):
-            found.away[upstream.name] = "does not answer"
+            sources.away[upstream.name] = "does not answer"
             continue
-        cluster, found.logs[upstream.name], configs = answer
-        found.clusters.append(cluster)
-        found.configs = {**configs, **found.configs}
-    return found
+        cluster, sources.logs[upstream.name], configs = answer
+        sources.clusters.append(cluster)
+        sources.configs = {**configs, **sources.configs}
+    return sources
 
 
 _Answer = tuple[Cluster, Mapping[str, UpstreamIdentity], Configs]
@@ -240,14 +240,14 @@ def destination_topics(
         expired: topic-partitions of which to ask for the ends.
         with_configs: whether to ask for the configurations.
     """
-    wanted = sorted(topics)
-    existing = client.existing(wanted)
+    names = sorted(topics)
+    existing = client.existing(names)
     ends = client.list_offsets(
         [tp for tp in expired if tp.topic in existing], LATEST, READ_UNCOMMITTED
     )
     return DestinationTopics(
         {topic: client.topic(topic).topic_id for topic in existing},
-        frozenset(wanted) - existing,
+        frozenset(names) - existing,
         config_texts(topic_configs(client, sorted(existing), RETENTION_CONFIGS))
         if with_configs
         else {},

@@ -156,13 +156,13 @@ def _submit(session: Any, job: Any, group: list[Any], tag: str, tasks: Tasks) ->
         )
 
     (text,) = spark_job.texts(session, frame, tag)
-    found: Sequence[Any] = json_of(tasks.found).validate_json(text)
-    return found
+    results: Sequence[Any] = json_of(tasks.found).validate_json(text)
+    return results
 
 
 def _do_group(
     job: Any, group: list[Any], tasks: Tasks, ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for _ in ids:
-        found = tasks.do(job, group)
-        yield spark_job.text_row(json_of(tasks.found).dump_json(found).decode())
+        results = tasks.do(job, group)
+        yield spark_job.text_row(json_of(tasks.found).dump_json(results).decode())

@@ -129,23 +129,23 @@ class UndecodedSides:
         spans = self._spans(side, 0 if other is None else other.left)
         runs = [span.run for span in spans if span.run is not None]
         batches = [Batch(run.first, run.data) for run in runs]
-        found = undecoded(batches) if batches else None
-        if found is None:
+        records = undecoded(batches) if batches else None
+        if records is None:
             self._sides[side].give_back(spans)
             return None
-        at, stop = np.searchsorted(found.offsets, (spans[0].start, spans[-1].end)).tolist()
-        part = _Part(found, at, stop, spans, batches[0].header.is_log_append_time)
+        at, stop = np.searchsorted(records.offsets, (spans[0].start, spans[-1].end)).tolist()
+        part = _Part(records, at, stop, spans, batches[0].header.is_log_append_time)
         if part.left:
             self._most = min(2 * self._most, _MOST_RECORDS)
             return part
         self._sides[side].give_back(spans)
         return None
 
-    def _spans(self, side: int, wanted: int) -> list[FetchedSpan]:
+    def _spans(self, side: int, enough: int) -> list[FetchedSpan]:
         """Take the next batches of a side, of one fetch, whose bytes are valid until the next.
 
         Args:
-            wanted: if they have exactly so many records, both sides may go on with equal batches.
+            enough: if they have exactly so many records, both sides may go on with equal batches.
         """
         spans: list[FetchedSpan] = []
         records, is_append_time = 0, False
@@ -161,7 +161,7 @@ class UndecodedSides:
             records += header.records
             most = min(self._most, _MOST_COMPRESSED) if codec_of(header) else self._most
             is_enough = records >= most or not source.has_fetched
-            if is_enough or 0 < records == wanted or span.end <= header.last_offset:
+            if is_enough or 0 < records == enough or span.end <= header.last_offset:
                 break
         return spans
 

@@ -101,11 +101,11 @@ def _newest(client: ClusterClient, since: Since, ranges: Iterable[OffsetRange]) 
     # retention may delete the oldest entries before they are read
     records = client.retry(lambda: list(reader.forward(since)), also=(DataLossError,))
     counted, others = vouched(records, heads)
-    found = {tp: heads.checkpoint(client.mirror, tp) for tp in (r.topic_partition for r in ranges)}
+    newest = {tp: heads.checkpoint(client.mirror, tp) for tp in (r.topic_partition for r in ranges)}
     return VerifiedLedger(
         client.mirror,
         "",
-        checkpoints={tp: known for tp, known in found.items() if known},
+        checkpoints={tp: known for tp, known in newest.items() if known},
         entries=[record.entry for record in counted],
         unvouched=[record.entry for record in others],
     )
@@ -152,9 +152,9 @@ def _count(
         result.gaps = _gaps(result, histories[tp])
     for entry in ledger.unvouched:
         tp = entry.tp
-        if found := counted.get(tp):
-            is_of_range = entry.source.overlaps(found.range)
-            found.forged += entry.generation == generations.get(tp, 0) and is_of_range
+        if count := counted.get(tp):
+            is_of_range = entry.source.overlaps(count.range)
+            count.forged += entry.generation == generations.get(tp, 0) and is_of_range
     _mark_replaced(client, counted, ledger.checkpoints)
     return results
 

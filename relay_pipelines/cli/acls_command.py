@@ -16,7 +16,7 @@ from relay_pipelines.sides import Sides
 def run(invocation: Invocation, names: Sequence[str], *, execute: bool, as_json: bool) -> int:
     """Show which ACLs the destination does not have, and create them with `execute`."""
     clock = SystemClock()
-    found = []
+    documents = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             report = permissions.report(Sides(name, mirror, clock))
@@ -24,13 +24,13 @@ def run(invocation: Invocation, names: Sequence[str], *, execute: bool, as_json:
                 _show(name, report, json_output.acls(name, report, applied=False))
             if execute:
                 permissions.apply(Sides(name, mirror, clock), report)
-            found.append(json_output.acls(name, report, applied=execute))
+            documents.append(json_output.acls(name, report, applied=execute))
             if not as_json and report.decisions:
                 what = plural(len(report.missing), "ACL")
                 done = "created" if execute else "missing; --execute creates them"
                 stdout().print(f"{name}: {what} {done}", soft_wrap=True)
     if as_json:
-        messages.document({"mirrors": found})
+        messages.document({"mirrors": documents})
     return invocation.exit_code
 
 

@@ -35,17 +35,17 @@ def check(invocation: Invocation, names: Sequence[str], *, probe: bool) -> int:
     session = Session(settings.spark, stop, purpose="check", verbose=invocation.debug)
     with stop.heard():
         mirrors = selected_mirrors(settings, names)
-        found = [preflight.check_spark(settings.spark, session, mirrors.values())]
+        results = [preflight.check_spark(settings.spark, session, mirrors.values())]
         taken: preflight.Taken = {}
         for name, mirror in mirrors.items():
             sides = Sides(name, mirror)
-            found.append(preflight.check(sides, taken))
-            found.append(preflight.check_sql(sides, session))
-            found.append(schemas_preflight.check(sides))
+            results.append(preflight.check(sides, taken))
+            results.append(preflight.check_sql(sides, session))
+            results.append(schemas_preflight.check(sides))
             if probe:
-                found.append(transaction_probe.probe(sides))
+                results.append(transaction_probe.probe(sides))
         try:
-            for finding in chain.from_iterable(found):
+            for finding in chain.from_iterable(results):
                 stdout().print(tables.finding(finding), soft_wrap=True)
                 invocation.raise_exit_code(finding.exit_code)
         finally:
@@ -63,14 +63,14 @@ def plan(
         with invocation.reporting_errors(name):
             planned = api.Mirror(name, mirror, Session(settings.spark)).plan(topic)
             planned = planned.with_all_configs()
-            found = [*preflight.classes(planned.snapshot.sides)]
-            found += findings.of_snapshot(planned.snapshot)
-            found += of_errors(together(planned.held))
-            document = json_output.plan(planned, found, clock.now_ms())
+            remarks = [*preflight.classes(planned.snapshot.sides)]
+            remarks += findings.of_snapshot(planned.snapshot)
+            remarks += of_errors(together(planned.held))
+            document = json_output.plan(planned, remarks, clock.now_ms())
             documents.append(document)
             if not as_json:
                 run_report.show_plan(planned, document, clock.now_ms(), why=why)
-            invocation.report(found, name)
+            invocation.report(remarks, name)
     if as_json:
         messages.document({"mirrors": documents})
     return invocation.exit_code
@@ -83,7 +83,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
         everything: also show a table of all topic-partitions, and the replays.
     """
     clock = SystemClock()
-    found = []
+    documents = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         try:
             sides = Sides(name, mirror, clock)
@@ -101,7 +101,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
             shown, states = page_unreachable(name, error, clock.now_ms()), []
             lines = []
             document = json_output.page(shown)
-        found.append(document)
+        documents.append(document)
         if not as_json:
             show_page(invocation, shown)
             for line in lines:
@@ -111,7 +111,7 @@ def status(invocation: Invocation, names: Sequence[str], *, everything: bool, as
         for state in [] if as_json else states:
             stdout().print(f"{name}: {replay.line(state)}", soft_wrap=True)
     if as_json:
-        messages.document({"mirrors": found})
+        messages.document({"mirrors": documents})
     return invocation.exit_code
 
 

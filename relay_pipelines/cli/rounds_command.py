@@ -203,14 +203,14 @@ class _Rounds:
             lasting.update([problem(error)], complete=False)
         else:
             self._report(result)
-            found = list(problems(result))
+            current = list(problems(result))
             fenced_before = name in self._fenced
             self._fenced.discard(name)
-            if any(one.kind is FencedError for one in found):
+            if any(one.kind is FencedError for one in current):
                 self._fenced.add(name)
             if not fenced_before:  # the next round finds out who copies the mirror
-                found = [one for one in found if one.kind is not FencedError]
-            lasting.update(found, complete=not result.interrupted)
+                current = [one for one in current if one.kind is not FencedError]
+            lasting.update(current, complete=not result.interrupted)
 
     def _writers_of(self, name: str) -> OtherWriters:
         return self._writers.setdefault(
@@ -240,11 +240,11 @@ class _Rounds:
             of_topics = f"of {plural(len(result.topics), 'topic')} in {seconds(result.seconds)}"
             messages.line(f"{result.mirror}: {format_time(now_ms)}: {copied} {of_topics}")
 
-    def _warn(self, name: str, found: set[str]) -> None:
+    def _warn(self, name: str, lines: set[str]) -> None:
         """Print the warnings that the last round of the mirror did not have."""
-        for line in sorted(found - self._warnings.get(name, set())):
+        for line in sorted(lines - self._warnings.get(name, set())):
             messages.warning(f"{name}: {line}")
-        self._warnings[name] = found
+        self._warnings[name] = lines
 
     def _progress(self, name: str, show: Callable[[str], None]) -> Lines:
         if stderr().is_terminal:
@@ -342,19 +342,19 @@ class LastingProblems:
             self._end({*self._lasting} - current.keys(), now)
 
     def _without_symptoms(
-        self, found: Mapping[Key, Problem], *, complete: bool
+        self, present: Mapping[Key, Problem], *, complete: bool
     ) -> dict[Key, Problem]:
         """Return the problems without what an outage explains.
 
         What begins to fail beside an outage is part of it; it gets one more round to recover.
         """
-        current = dict(found)
-        outages = {key for key, problem in found.items() if problem.is_outage}
+        current = dict(present)
+        outages = {key for key, problem in present.items() if problem.is_outage}
         for outage in outages | (self._symptoms.keys() if complete else set()):
             if outage in outages:
-                same = {key for key in found if key[0] == outage[0] and key != outage}
+                same = {key for key in present if key[0] == outage[0] and key != outage}
                 symptoms = self._symptoms[outage] = same - self._lasting.keys()
-            elif symptoms := self._symptoms.pop(outage) & found.keys():
+            elif symptoms := self._symptoms.pop(outage) & present.keys():
                 current[outage] = self._lasting[outage][0]
             for key in symptoms:
                 del current[key]

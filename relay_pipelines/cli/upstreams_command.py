@@ -22,7 +22,7 @@ from relay_pipelines.snapshot import upstream_selection
 def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
     """Show the state of every upstream, and which one a run would read."""
     clock = SystemClock()
-    found = []
+    documents = []
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             try:
@@ -32,14 +32,14 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
                 stored = CheckpointSnapshot()
             states = upstream_selection.probe(Sides(name, mirror, clock), stored)
             selection = upstream_selection.judge(mirror, states, stored)
-            found.append(json_output.upstreams(name, selection))
+            documents.append(json_output.upstreams(name, selection))
             if not as_json:
-                tables.show(stdout(), tables.upstreams(found[-1]))
+                tables.show(stdout(), tables.upstreams(documents[-1]))
             if selection.name is None:
                 why = f"no upstream can be read: {selection.why}"
                 invocation.fail(SourceError(why, remedy="the table says why, per upstream"), name)
     if as_json:
-        messages.document({"mirrors": found})
+        messages.document({"mirrors": documents})
     return invocation.exit_code
 
 

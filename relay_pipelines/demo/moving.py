@@ -74,16 +74,16 @@ def main(*, keep: bool = False, records: int = RECORDS) -> int:
 def problems(written: Sequence[Written], read: Sequence[Written]) -> list[str]:
     """Say what a consumer has missed, read twice, or read in another order than it was written."""
     times = Counter(read)
-    found = [
+    lines = [
         *(f"{each} was not read" for each in written if not times[each]),
         *(f"{each} was read {number} times" for each, number in times.items() if number > 1),
     ]
     last: defaultdict[str, int] = defaultdict(lambda: -1)
     for key, number in read:
         if number < last[key]:
-            found.append(f"{key}: {number} was read after {last[key]}")
+            lines.append(f"{key}: {number} was read after {last[key]}")
         last[key] = max(last[key], number)
-    return found
+    return lines
 
 
 def _run(folder: Path, records: int, reporter: Reporter, clock: Clock) -> int:
@@ -97,13 +97,13 @@ def _run(folder: Path, records: int, reporter: Reporter, clock: Clock) -> int:
         application = _Application(clock)
         # if it fails, the threads end with the process: their broker may be dead
         _Scenario(folder, old, new, application, records, reporter).play()
-        found = problems(application.written, application.read)
+        wrong = problems(application.written, application.read)
         reporter.say(f"{count(len(application.written))} records written")
         reporter.say(f"{count(len(application.read))} records read")
-        for problem in found[:_SHOWN]:
+        for problem in wrong[:_SHOWN]:
             reporter.say(problem, style="red")
-        reporter.conclude(equal=not found, wrong=f"{plural(len(found), 'record')} NOT as written.")
-        return DIFFERENCE if found else 0
+        reporter.conclude(equal=not wrong, wrong=f"{plural(len(wrong), 'record')} NOT as written.")
+        return DIFFERENCE if wrong else 0
 
 
 @dataclass(slots=True)

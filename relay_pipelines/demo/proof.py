@@ -75,19 +75,19 @@ class Comparison:
 
 def compare(topic_partition: TopicPartition, source: Content, destination: Content) -> Comparison:
     """Count differences by identity, so that a loss and a duplicate do not cancel out."""
-    wanted = Counter(record.identity for record in source)
-    found = Counter(record.identity for record in destination)
-    surplus = found - wanted
-    foreign = sum(count for identity, count in surplus.items() if identity not in wanted)
+    expected = Counter(record.identity for record in source)
+    copied = Counter(record.identity for record in destination)
+    surplus = copied - expected
+    foreign = sum(count for identity, count in surplus.items() if identity not in expected)
     contents, copies = ([record[1:] for record in side] for side in (source, destination))
     return Comparison(
         topic_partition=topic_partition,
         source_records=len(source),
         destination_records=len(destination),
-        lost=(wanted - found).total(),
+        lost=(expected - copied).total(),
         duplicates=surplus.total() - foreign,
         foreign=foreign,
-        changed=(wanted & found).total() - (Counter(contents) & Counter(copies)).total(),
+        changed=(expected & copied).total() - (Counter(contents) & Counter(copies)).total(),
         same_order=contents == copies,
     )
 

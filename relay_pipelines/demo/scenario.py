@@ -334,8 +334,8 @@ def _wait_for_application(process: RelayProcess) -> tuple[str, str]:
         RelayError: the run failed, or ended before.
     """
     while process.running:
-        for found in filter(None, map(_APPLICATION.search, process.output)):
-            return found["page"], found["id"]
+        for match in filter(None, map(_APPLICATION.search, process.output)):
+            return match["page"], match["id"]
         time.sleep(_POLL_SECONDS)
     process.check()
     raise RelayError(f"`{process.shown}` ended without Spark", remedy="run the demo again")

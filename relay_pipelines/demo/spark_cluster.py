@@ -129,10 +129,10 @@ def running(
         page, master = launch("master", port or free, b"Starting Spark master at ", (), _MASTER)
         master.wait_until_serving()
         address = f"spark://{_HOST}:{master.port}"
-        told = ("--cores", str(cores), "--memory", memory, "--work-dir", str(folder), address)
+        arguments = ("--cores", str(cores), "--memory", memory, "--work-dir", str(folder), address)
         registered = b"Successfully registered with master "
         started = dict(
-            launch(f"worker-{number}", own_port, registered, worker_options, _WORKER, *told)
+            launch(f"worker-{number}", own_port, registered, worker_options, _WORKER, *arguments)
             for number, own_port in enumerate(worker_ports, 1)
         )
         for worker in started.values():
@@ -152,10 +152,10 @@ def executors(page: str, application: str, cluster: SparkCluster) -> list[Execut
     """
     url = f"{page}/api/v1/applications/{application}/allexecutors"
     with urllib.request.urlopen(url, timeout=_ANSWER_SECONDS) as response:  # noqa: S310 - always http
-        found = json.load(response)
+        applications = json.load(response)
     return [
         Executor(worker, each["isActive"], each["totalTasks"], each["completedTasks"])
         for address, worker in cluster.workers.items()
-        for each in found
+        for each in applications
         if each["executorLogs"].get("stderr", "").startswith(f"{address}/")
     ]

@@ -207,9 +207,9 @@ class VouchedEntries:
     def add(self, record: LedgerRecord) -> None:
         """Add an entry, in any order."""
         self._others[record.head.hash] = record
-        while (found := self._others.pop(self._next, None)) is not None:
-            self._reached.append(found)
-            self._next = found.entry.previous
+        while (reached := self._others.pop(self._next, None)) is not None:
+            self._reached.append(reached)
+            self._next = reached.entry.previous
 
     @property
     def records(self) -> list[LedgerRecord]:
@@ -294,18 +294,18 @@ def _walk_back(chain: Chain, records: Iterable[LedgerRecord], head: LedgerHead) 
         chain.breaks += (_of_entry(Tampering.INSERTED, each) for each in by_number.pop(number))
     newest, expected, after, is_certain = head.number, head.hash, None, True
     for number in sorted(by_number, reverse=True):
-        found = by_number[number]
+        of_number = by_number[number]
         if number < newest:
             chain.breaks.append(
-                _missing(chain.topic_partition, number + 1, newest, found[0], after)
+                _missing(chain.topic_partition, number + 1, newest, of_number[0], after)
             )
             expected = ""  # unknown
-        record = next((each for each in found if each.head.hash == expected), found[0])
+        record = next((each for each in of_number if each.head.hash == expected), of_number[0])
         is_changed = bool(expected) and record.head.hash != expected
         if is_changed:
             chain.breaks.append(_of_entry(Tampering.CHANGED, record, is_certain=is_certain))
         chain.breaks += (
-            _of_entry(Tampering.INSERTED, each) for each in found if each is not record
+            _of_entry(Tampering.INSERTED, each) for each in of_number if each is not record
         )
         chain.records.append(record)
         if record.entry.gap == ENTRIES_LOST and not is_changed and expected:

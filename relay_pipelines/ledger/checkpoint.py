@@ -104,25 +104,25 @@ def parse(key: bytes) -> Key:
     text = key.decode(errors="replace")
     match text.split("/"):
         case [StateKind.MOVE, mirror]:
-            found = Key(mirror, StateKind.MOVE)
+            parsed = Key(mirror, StateKind.MOVE)
         case [mirror, "", upstream]:
-            found = Key(mirror, StateKind.QUARANTINE, upstream)
+            parsed = Key(mirror, StateKind.QUARANTINE, upstream)
         case [mirror, StateKind.START | StateKind.ENDED as kind]:
-            found = Key(mirror, StateKind(kind))
+            parsed = Key(mirror, StateKind(kind))
         case [mirror, topic, StateKind.START | StateKind.CREATED as kind]:
-            found = Key(mirror, StateKind(kind), topic)
+            parsed = Key(mirror, StateKind(kind), topic)
         case [mirror, topic, number, StateKind.OWNER | StateKind.DOUBT as kind] if _is_number(
             number
         ):
-            found = Key(mirror, StateKind(kind), topic, int(number))
+            parsed = Key(mirror, StateKind(kind), topic, int(number))
         case [mirror, topic, number] if _is_number(number):
-            found = Key(mirror, StateKind.CHECKPOINT, topic, int(number))
+            parsed = Key(mirror, StateKind.CHECKPOINT, topic, int(number))
         case [mirror, _, *_]:
-            found = Key(mirror, StateKind.NONE, text)
+            parsed = Key(mirror, StateKind.NONE, text)
         case _:
-            found = Key("", StateKind.NONE, text)
+            parsed = Key("", StateKind.NONE, text)
     # what is written in another way, such as 07, is looked for by nobody
-    return found if found.encode() == key else found._replace(kind=StateKind.NONE, topic=text)
+    return parsed if parsed.encode() == key else parsed._replace(kind=StateKind.NONE, topic=text)
 
 
 def _is_number(text: str) -> bool:
@@ -319,16 +319,17 @@ def require_homes(client: ClusterClient, topic: str) -> None:
     Raises:
         ConfigError: it has fewer partitions than keys are spread over.
     """
-    found = len(client.topic(topic).leaders)
-    if found < PARTITIONS:
-        raise too_few_partitions(client.cluster, topic, found)
+    partitions = len(client.topic(topic).leaders)
+    if partitions < PARTITIONS:
+        raise too_few_partitions(client.cluster, topic, partitions)
 
 
-def too_few_partitions(cluster: Cluster, topic: str, found: int) -> ConfigError:
+def too_few_partitions(cluster: Cluster, topic: str, partitions: int) -> ConfigError:
     """Return the error for a topic of checkpoints (or of the ledger) with too few partitions."""
     servers = ",".join(cluster.bootstrap_servers)
     return ConfigError(
-        f"topic {topic} of {cluster} has {found} of the {PARTITIONS} partitions that mirrors need",
+        f"topic {topic} of {cluster} has {partitions} of the {PARTITIONS} partitions that mirrors"
+        " need",
         remedy=f"repair it: kafka-topics.sh --bootstrap-server {servers} --alter --topic {topic}"
         f" --partitions {PARTITIONS}",
     )
@@ -383,13 +384,13 @@ def record_of(kind: type[_Record], key: Key, value: bytes) -> _Record:
         TamperedError: another program wrote it, or it is one of another key.
     """
     try:
-        found = CHECKPOINTS.read(kind, value)
+        record = CHECKPOINTS.read(kind, value)
     except NOT_READABLE as error:
         raise _no_record(key, "is not what mirrors write") from error
     own = {"mirror": key.mirror, "topic": key.topic, "source": key.source}
-    if any(getattr(found, name, says) != says for name, says in own.items()):
+    if any(getattr(record, name, says) != says for name, says in own.items()):
         raise _no_record(key, "is one of another key")
-    return found
+    return record
 
 
 def fields_of(key: Key, value: bytes) -> dict[str, Any]:
@@ -399,10 +400,10 @@ def fields_of(key: Key, value: bytes) -> dict[str, Any]:
         TamperedError: another program wrote it.
     """
     try:
-        found: dict[str, Any] = json.loads(value)
+        fields: dict[str, Any] = json.loads(value)
     except ValueError as error:
         raise _no_record(key, "is not what mirrors write") from error
-    return found
+    return fields
 
 
 def of_key(key: Key, value: bytes) -> Checkpoint:
@@ -413,10 +414,10 @@ def of_key(key: Key, value: bytes) -> Checkpoint:
         TamperedError: it is no checkpoint, or one of another key.
     """
     with suppress(*NOT_READABLE):
-        found = CHECKPOINTS.read(Checkpoint, value)
-        numbers = found.next_offset, found.generation, found.ledger_head.number
-        if min(numbers) >= 0 and key == Key.of(found.mirror, found.source):
-            return found
+        checkpoint = CHECKPOINTS.read(Checkpoint, value)
+        numbers = checkpoint.next_offset, checkpoint.generation, checkpoint.ledger_head.number
+        if min(numbers) >= 0 and key == Key.of(checkpoint.mirror, checkpoint.source):
+            return checkpoint
     raise TamperedError(
         f"the record {str(key)!r} of {TOPIC} is no checkpoint of it",
         remedy=f"{_WRITER}`relay restore --execute` makes checkpoints again from the ledger",

@@ -21,14 +21,14 @@ from relay_pipelines.protocol.reader import FetchedSpan
 
 def source_offsets(entries: Iterable[LedgerEntry]) -> dict[int, Intervals]:
     """Return the source offsets of chunks by partition, in order; neighbours are joined."""
-    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    by_partition: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry.source):
-        some, offsets = found[entry.tp.partition], entry.source
+        some, offsets = by_partition[entry.tp.partition], entry.source
         if some and offsets.start <= some[-1][1]:
             some[-1] = some[-1][0], max(some[-1][1], offsets.end)
         else:
             some.append((offsets.start, offsets.end))
-    return {partition: tuple(some) for partition, some in sorted(found.items())}
+    return {partition: tuple(some) for partition, some in sorted(by_partition.items())}
 
 
 def copies_of(known: Checkpoint) -> TopicPartition:
@@ -59,11 +59,11 @@ class ChunkCopies(NamedTuple):
 
 def destination_offsets(entries: Iterable[LedgerEntry]) -> dict[int, tuple[ChunkCopies, ...]]:
     """Return where the copies of each chunk with records are, by partition, in order."""
-    found: dict[int, list[ChunkCopies]] = defaultdict(list)
+    by_partition: dict[int, list[ChunkCopies]] = defaultdict(list)
     for entry in entries:
         if entry.records:
-            found[entry.to.partition].append(ChunkCopies.of(entry))
-    return {partition: tuple(sorted(some)) for partition, some in sorted(found.items())}
+            by_partition[entry.to.partition].append(ChunkCopies.of(entry))
+    return {partition: tuple(sorted(some)) for partition, some in sorted(by_partition.items())}
 
 
 class OwnBatches:

@@ -115,18 +115,18 @@ class Wanted:
             )
 
 
-def _entries(sides: Sides, topics: Topics, wanted: Wanted) -> list[LedgerEntry]:
+def _entries(sides: Sides, topics: Topics, selection: Wanted) -> list[LedgerEntry]:
     """Return what is wanted, and perhaps some entries that are before it."""
     with sides.destination("ledger") as client:
         state = client.retry(partial(read_any_state, client, settled=True))
         checkpoints = state.of(sides.name).checkpoints
-        look = partial(_read_back, client, checkpoints, topics, wanted)
+        look = partial(_read_back, client, checkpoints, topics, selection)
         # retention may delete the oldest entries before they are read
         records = client.retry(look, also=(DataLossError,))
     if records is None:
         ledger = read_unbroken(sides.at(client.cluster_id), partial(_is_of, topics))
         for tp, chain in ledger.chains.items():
-            wanted.require(tp, chain.records, ledger.checkpoints[tp].ledger_head)
+            selection.require(tp, chain.records, ledger.checkpoints[tp].ledger_head)
         records = [record for chain in ledger.chains.values() for record in chain.records]
     return [record.entry for record in by_time(records)]
 
@@ -135,14 +135,14 @@ def _read_back(
     client: ClusterClient,
     checkpoints: Mapping[TopicPartition, Checkpoint],
     topics: Topics,
-    wanted: Wanted,
+    selection: Wanted,
 ) -> list[LedgerRecord] | None:
     """Return what is wanted, as of `_entries`; None if a chain is not whole."""
     chains: dict[TopicPartition, VouchedEntries] = {}
     unfinished: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
     for tp, head in ((tp, known.ledger_head) for tp, known in checkpoints.items()):
         chains[tp] = VouchedEntries(head)
-        if head.number and not wanted.is_after(head) and _is_of(topics, tp):
+        if head.number and not selection.is_after(head) and _is_of(topics, tp):
             home = checkpoint.home(ledger_topic.TOPIC, checkpoint.key_of(client.mirror, tp))
             unfinished[home].add(tp)
     for home, pieces in LedgerReader(client).back(_ENTRIES_AT_FIRST, settled=True).items():
@@ -152,17 +152,17 @@ def _read_back(
                 tp = record.entry.tp
                 chains.setdefault(tp, VouchedEntries(None)).add(record)
             unfinished[home] -= {
-                tp for tp in unfinished[home] if chains[tp].reach(wanted.is_before)
+                tp for tp in unfinished[home] if chains[tp].reach(selection.is_before)
             }
             if not unfinished[home]:
                 break
-    found = [chain for tp, chain in chains.items() if _is_of(topics, tp)]
+    selected = [chain for tp, chain in chains.items() if _is_of(topics, tp)]
     cut = {tp: chains[tp].records for some in unfinished.values() for tp in some}
-    if not all(cut.values()) or any(chain.has_others for chain in found):
+    if not all(cut.values()) or any(chain.has_others for chain in selected):
         return None
     for tp, records in cut.items():
-        wanted.require(tp, records, checkpoints[tp].ledger_head)
-    return [record for chain in found for record in chain.records]
+        selection.require(tp, records, checkpoints[tp].ledger_head)
+    return [record for chain in selected for record in chain.records]
 
 
 def _is_of(topics: Topics, tp: TopicPartition) -> bool:

@@ -139,7 +139,7 @@ def _newest_values(
     begun |= starts or client.list_offsets(unread, EARLIEST, READ_COMMITTED)
     resumed = {tp: known[tp].end if tp in known else begun[tp] for tp in ends}
     first = first_records(client, {tp: at for tp, at in resumed.items() if at < ends[tp]})
-    found: dict[Key, Value] = {}
+    values: dict[Key, Value] = {}
     for tp, end in ends.items():
         newest = known[tp].newest if tp in known else {}
         new: dict[Key, Value] = {}
@@ -153,8 +153,8 @@ def _newest_values(
             newest = {**newest, **new}
         if log := logs.get(tp):
             _READ[log.place] = _Read(log, begun[tp], end, newest)
-        found |= newest
-    return found
+        values |= newest
+    return values
 
 
 def current_logs(

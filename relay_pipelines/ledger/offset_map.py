@@ -203,9 +203,9 @@ class Copied(NamedTuple):
 
 
 def copies_of(
-    client: ClusterClient, entry: LedgerEntry, wanted: OffsetRange, instead: str
+    client: ClusterClient, entry: LedgerEntry, within: OffsetRange, instead: str
 ) -> list[tuple[int, int]]:
-    """Return the destination offsets of a chunk's records within the wanted source offsets.
+    """Return the destination offsets of a chunk's records within some source offsets.
 
     Args:
         client: of the destination.
@@ -214,8 +214,8 @@ def copies_of(
     offsets, source = chunk_offsets(entry), entry.source
     copies = offsets[Side.DESTINATION].runs
     own = _own_batches(client, entry, instead) if copies is None else list(copies.runs())
-    skip = offsets[Side.SOURCE].count_below(wanted.start)
-    stop = offsets[Side.SOURCE].count_below(wanted.end)
+    skip = offsets[Side.SOURCE].count_below(within.start)
+    stop = offsets[Side.SOURCE].count_below(within.end)
     if (skip.most, stop.least) == (0, entry.records):
         return own
     if not (skip.is_known and stop.is_known):
@@ -248,24 +248,24 @@ def merged(copies: Iterable[Copied], *, one_source: bool) -> Intervals:
         one_source: whether one source alone is copied there. Then a single offset between two
             chunks is the marker of the first, because the next one begins after it.
     """
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     before = None
     for copied in sorted(copies):
         is_marker = one_source and before is not None and copied.chunk != before.chunk
-        if found and copied.start - found[-1][1] <= int(is_marker):
-            found[-1] = found[-1][0], max(found[-1][1], copied.end)
+        if runs and copied.start - runs[-1][1] <= int(is_marker):
+            runs[-1] = runs[-1][0], max(runs[-1][1], copied.end)
         else:
-            found.append((copied.start, copied.end))
+            runs.append((copied.start, copied.end))
         before = copied
-    return tuple(found)
+    return tuple(runs)
 
 
 def part(own: Iterable[tuple[int, int]], skip: int, stop: int) -> list[tuple[int, int]]:
     """Return the offsets of the records number `skip` to `stop` of these."""
-    found, number = [], 0
+    runs, number = [], 0
     for start, end in own:
         first, last = max(start, start + skip - number), min(end, start + stop - number)
         if first < last:
-            found.append((first, last))
+            runs.append((first, last))
         number += end - start
-    return found
+    return runs

@@ -285,12 +285,12 @@ def _pieces(data: bytes, position: int) -> Iterator[_Piece]:
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    varint = bytearray()
     while number >= _CONTINUES:
-        found.append(number & 0x7F | _CONTINUES)
+        varint.append(number & 0x7F | _CONTINUES)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    varint.append(number)
+    return bytes(varint)
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

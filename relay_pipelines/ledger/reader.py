@@ -270,15 +270,15 @@ def read_newest(client: ClusterClient, count: int, topic: str | None = None) -> 
     """
 
     def ask() -> list[LedgerRecord]:
-        found: list[LedgerRecord] = []
+        records: list[LedgerRecord] = []
         for pieces in LedgerReader(client, with_replays=True).back(count).values():
             newest: list[LedgerRecord] = []
             for piece in pieces:
                 newest[:0] = [record for record in piece if topic in {None, record.entry.tp.topic}]
                 if len(newest) >= count:
                     break
-            found += newest[-count:]
-        return by_time(found)[-count:]
+            records += newest[-count:]
+        return by_time(records)[-count:]
 
     # retention may delete the oldest entries before they are read
     return client.retry(ask, also=(DataLossError,))

@@ -184,8 +184,8 @@ class StateTable:
         """Return the start records of a mirror's replays, oldest first, and their checkpoints."""
         names = {key.mirror for key in self.rows if key.kind is StateKind.START} - {mirror}
         replays = [self.of(name) for name in sorted(names) if family_of(name) == mirror]
-        found = [(start, each.checkpoints) for each in replays for start in each.starts.values()]
-        return sorted(found, key=lambda replay: replay[0].decided_at_ms)
+        started = [(start, each.checkpoints) for each in replays for start in each.starts.values()]
+        return sorted(started, key=lambda replay: replay[0].decided_at_ms)
 
     @cached_property
     def checkpoints(self) -> list[Checkpoint]:
@@ -234,8 +234,8 @@ class StateTable:
         """
         own = [each for each in self.checkpoints if each.mirror == unreadable.mirror]
         topic = unreadable.source.topic
-        if told := {to for each in own if each.source.topic == topic for to in copies_in(each)}:
-            return told
+        if named := {to for each in own if each.source.topic == topic for to in copies_in(each)}:
+            return named
         explained = {to for each in own for to in copies_in(each)}
         of_kind = (key for key in self.rows if key.kind is StateKind.CREATED)  # the key says all
         created = {key.topic for key in of_kind if key.mirror == unreadable.mirror} - explained

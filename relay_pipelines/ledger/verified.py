@@ -229,8 +229,8 @@ def made_of_ledger(
     with sides.destination("ledger") as client:
         look = partial(_made_of_chains, client, has, make, since_ms)
         # retention may delete the oldest entries before they are read
-        if (found := client.retry(look, also=(DataLossError,))) is not None:
-            return found
+        if (made := client.retry(look, also=(DataLossError,))) is not None:
+            return made
     ledger = read_unbroken(sides.at(client.cluster_id), has)
     return make(record for chain in ledger.chains.values() for record in chain.records), ledger
 

@@ -54,8 +54,8 @@ def resolve(coordinates: Sequence[str], name: str) -> str:
     """
     home = cache_folder()
     classpath = home / f"{name}.classpath"
-    if found := _complete(classpath):
-        return found
+    if complete := _complete(classpath):
+        return complete
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home / "lock"):
         # another process may have been faster
@@ -80,8 +80,8 @@ def _locked(lock: Path) -> Iterator[None]:
 
 
 def _download(coordinates: Sequence[str], classpath: Path) -> None:
-    wanted = classpath.with_suffix(".ivy.xml")
-    wanted.write_text(_module(coordinates))
+    module = classpath.with_suffix(".ivy.xml")
+    module.write_text(_module(coordinates))
     partial = classpath.with_suffix(".partial")
     log = classpath.with_suffix(".log")
     # with a separate user folder Ivy ignores a local repository of the user
@@ -96,7 +96,7 @@ def _download(coordinates: Sequence[str], classpath: Path) -> None:
         "-cache",
         str(classpath.parent / "ivy"),
         "-ivy",
-        str(wanted),
+        str(module),
         "-confs",
         "default",
         "-cachepath",
@@ -122,7 +122,7 @@ def _download(coordinates: Sequence[str], classpath: Path) -> None:
         )
     partial.write_text(partial.read_text().strip())
     partial.replace(classpath)
-    wanted.unlink()
+    module.unlink()
 
 
 def _module(coordinates: Sequence[str]) -> str:
@@ -143,7 +143,7 @@ def _ivy_jar() -> str:
     # an import of pyspark would take a second
     spark = importlib.util.find_spec("pyspark")
     folders = spark.submodule_search_locations or [] if spark else []
-    found = [str(jar) for folder in folders for jar in Path(folder, "jars").glob("ivy-*.jar")]
-    if not found:
+    jars = [str(jar) for folder in folders for jar in Path(folder, "jars").glob("ivy-*.jar")]
+    if not jars:
         raise LocalKafkaError("pyspark's jars/ivy-*.jar is missing", remedy="reinstall pyspark")
-    return found[0]
+    return jars[0]

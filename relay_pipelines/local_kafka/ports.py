@@ -22,13 +22,13 @@ def free_ports(count: int) -> list[int]:
     """Return different ports that were free a moment ago."""
     candidates = random.SystemRandom().sample(_RANGE, _TRIES)
     with contextlib.ExitStack() as held:
-        found = list(itertools.islice((port for port in candidates if _bind(port, held)), count))
-    if len(found) < count:
+        ports = list(itertools.islice((port for port in candidates if _bind(port, held)), count))
+    if len(ports) < count:
         raise LocalKafkaError(
-            f"found {len(found)} free ports on 127.0.0.1 where {count} are needed",
+            f"found {len(ports)} free ports on 127.0.0.1 where {count} are needed",
             remedy="stop other servers",
         )
-    return found
+    return ports
 
 
 def refuse_taken(port: int, remedy: str) -> None:

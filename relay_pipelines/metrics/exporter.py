@@ -116,9 +116,9 @@ class Exporter(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges of the last look at each mirror."""
-        found: defaultdict[str, list[Sample]] = defaultdict(list)
+        by_metric: defaultdict[str, list[Sample]] = defaultdict(list)
         for sample in self._samples():
-            found[sample.name].append(sample)
+            by_metric[sample.name].append(sample)
         for metric in METRICS:
             if (
                 metric.by not in {By.RUN, By.ONLY_AUDIT, By.SCHEMAS}
@@ -127,7 +127,7 @@ class Exporter(Collector):
                 family = GaugeMetricFamily(
                     PREFIX + metric.name, metric.meaning, labels=metric.labels
                 )
-                for sample in found[metric.name]:
+                for sample in by_metric[metric.name]:
                     family.add_metric(sample.labels, sample.value)
                 yield family
 
@@ -323,10 +323,10 @@ def _page(shown: Page, *, by_partition: bool) -> Iterator[Sample]:
         yield Sample("held_back", (shown.mirror, *labels), number)
 
 
-def states(mirror: str, found: State) -> Iterator[Sample]:
+def states(mirror: str, current: State) -> Iterator[Sample]:
     """Yield the state of a mirror, which may be unknown."""
     for state in State:
-        yield Sample("state", (mirror, state), state is found)
+        yield Sample("state", (mirror, state), state is current)
 
 
 def samples_without_upstream(mirror: str, upstreams: Sequence[str]) -> Iterator[Sample]:
@@ -344,10 +344,10 @@ def _upstreams(snapshot: ClusterSnapshot) -> Iterator[Sample]:
             yield Sample("upstream_behind_records", labels, state.behind)
 
 
-def _upstream(mirror: str, upstream: str, found: str, *, is_read: bool) -> Iterator[Sample]:
+def _upstream(mirror: str, upstream: str, current: str, *, is_read: bool) -> Iterator[Sample]:
     yield Sample("upstream_read", (mirror, upstream), is_read)
     for state in _STATES:
-        yield Sample("upstream_state", (mirror, upstream, state), state == found)
+        yield Sample("upstream_state", (mirror, upstream, state), state == current)
 
 
 def _state(upstream: UpstreamState) -> str:

@@ -248,14 +248,14 @@ def came_late(record: MoveRecord, tp: TopicPartition) -> ConfigError:
     )
 
 
-def claim_all(client: ClusterClient, wanted: Mapping[TopicPartition, str], look: Look) -> None:
+def claim_all(client: ClusterClient, owners: Mapping[TopicPartition, str], look: Look) -> None:
     """Claim topic-partitions for the client's mirror, unless another process goes on with the move.
 
     Raises:
         FencedError: another process has.
         RelayError: the cluster does not answer, or one cannot be claimed now.
     """
-    for why in claim_for(client, client.mirror, wanted, look=look).values():
+    for why in claim_for(client, client.mirror, owners, look=look).values():
         raise why
 
 
@@ -275,8 +275,8 @@ def taken(
 
 def _partitions(record: MoveRecord, known: CheckpointSnapshot) -> list[TopicPartition]:
     """Return what a cut takes, also what nobody has copied."""
-    found = {*record.ends.by_partition, *known.next_offsets, *known.owners}
-    return sorted(tp for tp in found if tp.topic in record.topics)
+    partitions = {*record.ends.by_partition, *known.next_offsets, *known.owners}
+    return sorted(tp for tp in partitions if tp.topic in record.topics)
 
 
 def moved_partitions(destination: ClusterClient, record: MoveRecord) -> list[TopicPartition]:
@@ -350,15 +350,15 @@ def _positions(
     partitions: Sequence[TopicPartition],
 ) -> list[CutPartition]:
     copies = {tp: renamed_target(tp.topic, mirror.topics.rename).of(tp) for tp in partitions} | {
-        tp: found.copies.topic_partition if found.copies else found.destination
+        tp: last.copies.topic_partition if last.copies else last.destination
         for tp in partitions
-        if (found := known.checkpoints.get(tp))
+        if (last := known.checkpoints.get(tp))
     }
     ends = _ends(destination, set(copies.values()))
     next_offsets = known.next_offsets
     positions = []
     for tp in partitions:
-        found = known.checkpoints.get(tp)
+        last = known.checkpoints.get(tp)
         source_end, end = next_offsets.get(tp, 0), record.ends.at(tp)
         if not record.is_without_source:  # of a topic-partition without a record, nothing is copied
             source_end = max(source_end, end)
@@ -369,8 +369,8 @@ def _positions(
                 max(0, end - source_end) if record.ends.has(tp) else UNKNOWN,
                 copies[tp],
                 ends.get(copies[tp], 0),
-                found.ledger_head.number if found else 0,
-                found.ledger_head.hash if found else "",
+                last.ledger_head.number if last else 0,
+                last.ledger_head.hash if last else "",
             )
         )
     return positions
@@ -472,4 +472,4 @@ def findings(record: MoveRecord) -> list[Finding]:
 
 
 def _has_moved(snapshot: ClusterSnapshot) -> bool:
-    return any(Blocker.MOVED in found for found in snapshot.blockers.values())
+    return any(Blocker.MOVED in of_partition for of_partition in snapshot.blockers.values())

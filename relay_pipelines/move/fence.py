@@ -97,14 +97,14 @@ def present(upstreams: Upstreams, acls: AclsByUpstream) -> dict[str, list[Acl]]:
         ConfigError: the source has no such upstream any more.
         RelayError: one does not answer, or refuses.
     """
-    found: dict[str, list[Acl]] = {}
+    by_upstream: dict[str, list[Acl]] = {}
     for name, of_upstream in acls.items():
         known: set[Acl] = set()
         if of_upstream:
             upstream = _upstream(upstreams, name)
             known = set(upstream.retry(partial(topic_acls, upstream)) or ())
-        found[name] = [acl for acl in of_upstream if acl in known]
-    return found
+        by_upstream[name] = [acl for acl in of_upstream if acl in known]
+    return by_upstream
 
 
 def _upstream(upstreams: Upstreams, name: str) -> ClusterClient:
@@ -145,13 +145,13 @@ def settle(
     records: MoveRecords,
     upstreams: Upstreams,
     acls: AclsByUpstream,
-    wanted: Callable[[MoveRecord], AclsByUpstream],
+    acls_of: Callable[[MoveRecord], AclsByUpstream],
 ) -> int:
     """Make some ACLs what the newest record wants, whoever has written it.
 
     Args:
         acls: that this command may create or delete; no others are touched.
-        wanted: the ACLs of this side that a record wants.
+        acls_of: the ACLs of this side that a record wants.
 
     Returns:
         how many it has deleted.
@@ -162,7 +162,7 @@ def settle(
     deleted = 0
     before, record = None, records.read()
     while record != before:  # what was written meanwhile may want others
-        stays = wanted(record)
+        stays = acls_of(record)
         create(upstreams, {n: [a for a in of if a in stays.get(n, ())] for n, of in acls.items()})
         gone = {n: [a for a in of if a not in stays.get(n, ())] for n, of in acls.items()}
         deleted += delete(upstreams, gone)

@@ -46,9 +46,9 @@ class Gate:
     @property
     def reasons(self) -> Sequence[Finding]:
         """Why it does not hold: one at least, unless it does."""
-        found = [finding for finding in self.findings if finding.exit_code]
-        if found or self.is_seen:
-            return found
+        failing = [finding for finding in self.findings if finding.exit_code]
+        if failing or self.is_seen:
+            return failing
         return [fails("", "its look failed", "see what else failed, and repeat the step")]
 
     @property

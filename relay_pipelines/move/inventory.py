@@ -75,11 +75,11 @@ class Writers:
     @property
     def producers(self) -> dict[int, list[ActiveProducer]]:
         """What each producer has written to, by its id."""
-        found: dict[int, list[ActiveProducer]] = {}
+        by_id: dict[int, list[ActiveProducer]] = {}
         for of_partition in self.recent.values():
             for each in of_partition:
-                found.setdefault(each.producer_id, []).append(each)
-        return found
+                by_id.setdefault(each.producer_id, []).append(each)
+        return by_id
 
     def named(self, producer_id: int) -> str:
         """Return how people find a producer."""
@@ -224,7 +224,7 @@ def writers(
     Raises:
         RelayError: the cluster does not answer.
     """
-    found, errors = client.retry(partial(active_producers, client, partitions))
+    active, errors = client.retry(partial(active_producers, client, partitions))
 
     def is_recent(tp: TopicPartition, each: ActiveProducer) -> bool:
         is_new = before is not None and each not in before.recent.get(tp, ())
@@ -232,7 +232,7 @@ def writers(
 
     recent = {
         tp: some
-        for tp, of_partition in found.items()
+        for tp, of_partition in active.items()
         if (some := [each for each in of_partition if is_recent(tp, each)])
     }
     ids = {each.producer_id for some in recent.values() for each in some}
@@ -253,12 +253,12 @@ def read_groups(request: MoveRequest, snapshot: ClusterSnapshot) -> Groups:
     with group_client(sides, request) as source, sides.destination() as destination:
         here = {g.name: g for g in source.retry(partial(groups.listed_groups, source))}
         there = {g.name: g for g in destination.retry(partial(groups.listed_groups, destination))}
-        wanted = [  # a share group has no offset of this kind
+        of_consumers = [  # a share group has no offset of this kind
             group.name
             for group in here.values()
             if group.name not in request.without_groups and group.type != "share"
         ]
-        commits, errors = groups.settled_commits(source, wanted)
+        commits, errors = groups.settled_commits(source, of_consumers)
         partitions = {position.topic_partition for position in snapshot.positions}
         topics = {tp.topic for tp in partitions}
         look = look_at_source(source, sides.mirror, partitions)
@@ -282,7 +282,7 @@ def read_groups(request: MoveRequest, snapshot: ClusterSnapshot) -> Groups:
             answers[answer.position.group].append(answer)
         ends = _copied_ends(translation, destination, asked)
         at_destination, unread = groups.settled_commits(destination, list(moving))
-    found = [
+    group_positions = [
         GroupPosition(
             here[group],
             some,
@@ -297,7 +297,7 @@ def read_groups(request: MoveRequest, snapshot: ClusterSnapshot) -> Groups:
         for group, some in answers.items()
     ]
     errors |= unread  # it is unknown whether they are further there
-    return Groups(found, errors, len(commits) - len(moving), translation)
+    return Groups(group_positions, errors, len(commits) - len(moving), translation)
 
 
 def _copied_ends(

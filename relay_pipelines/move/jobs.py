@@ -168,9 +168,9 @@ def _events(path: str, move: Move, do: MoveStep) -> Iterator[Any]:
         dg.Failure: something is not as it should be after it.
     """
     if do.is_rehearsal:
-        found = move.rehearse()
-        yield dg.AssetMaterialization(naming.move_asset(path), metadata=_rehearsed(found))
-        yield from _evaluations(path, found)
+        rehearsed = move.rehearse()
+        yield dg.AssetMaterialization(naming.move_asset(path), metadata=_rehearsed(rehearsed))
+        yield from _evaluations(path, rehearsed)
         return
     result = move.do(do)
     for line in result.lines:

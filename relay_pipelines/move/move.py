@@ -102,8 +102,8 @@ class Move:
         """
         record = self.record()
         if not record.is_cut:
-            found = rehearse(self.sides, self.request, record)
-            return replace(found, gates=[*found.gates, Gate(WAY_BACK, "nothing is cut")])
+            rehearsed = rehearse(self.sides, self.request, record)
+            return replace(rehearsed, gates=[*rehearsed.gates, Gate(WAY_BACK, "nothing is cut")])
         asked = not record.is_without_source
         saw = "held when it was cut" if asked else "it was cut without the source"
         behind = [Gate(gate, saw, is_seen=asked) for gate in GATES if gate != WAY_BACK]

@@ -45,10 +45,10 @@ class Ends(dict[str, dict[int, int]]):
     @classmethod
     def of(cls, ends: Mapping[TopicPartition, int]) -> Self:
         """Return the ends of topic-partitions."""
-        found = cls()
+        by_topic = cls()
         for tp, end in sorted(ends.items()):
-            found.setdefault(tp.topic, {})[tp.partition] = end
-        return found
+            by_topic.setdefault(tp.topic, {})[tp.partition] = end
+        return by_topic
 
     def has(self, tp: TopicPartition) -> bool:
         """Whether the topic-partition was there."""
@@ -352,8 +352,8 @@ class MoveRecords:
         Raises:
             FencedError: another process has.
         """
-        if (found := self.read()) != record:
-            raise _overtaken(found)
+        if (newest := self.read()) != record:
+            raise _overtaken(newest)
 
     def _read(self) -> MoveRecord:
         value = read_move(self._client, self._mirror)
@@ -363,10 +363,10 @@ class MoveRecords:
 
     def _write(self, before: MoveRecord, after: MoveRecord) -> None:
         def decision() -> list[StateRecord]:
-            found = self._read()
-            if found == after:  # the answer to an earlier attempt was lost
+            newest = self._read()
+            if newest == after:  # the answer to an earlier attempt was lost
                 return []
-            if (found.number, found.writer) != (before.number, before.writer):
+            if (newest.number, newest.writer) != (before.number, before.writer):
                 raise FencedError("another record was written")
             return [state_record(Key(self._mirror, StateKind.MOVE), after, after.written_at_ms)]
 
@@ -376,8 +376,8 @@ class MoveRecords:
         decide(self._client, move_id(self._mirror), decision, patient=False)  # `write` is patient
 
 
-def _overtaken(found: MoveRecord) -> FencedError:
+def _overtaken(newest: MoveRecord) -> FencedError:
     return FencedError(
-        f"another process goes on with this move: {found.where}",
+        f"another process goes on with this move: {newest.where}",
         remedy="this command stops; see `relay move status`",
     )

@@ -37,15 +37,15 @@ def verify(sides: Sides, request: MoveRequest, record: MoveRecord) -> MoveResult
                 findings.append(Finding.of(error))
             else:
                 lines.append("nothing was written at the source since the fence held")
-            found = read_groups(request, snapshot_of(sides, request, record))
+            now = read_groups(request, snapshot_of(sides, request, record))
             groups = {*record.groups}.difference(request.without_groups)
-            seen = groups.difference(found.errors)
-            moved = [each for each in found.positions if each.group.name in seen]
+            seen = groups.difference(now.errors)
+            moved = [each for each in now.positions if each.group.name in seen]
             answers = [answer for each in moved for answer in each.answers]
             compared = compare_records(
-                found.translation, source, destination, answers, Side.DESTINATION
+                now.translation, source, destination, answers, Side.DESTINATION
             )
-        findings += [*_not_looked_at(groups, found), *_compared(compared)]
+        findings += [*_not_looked_at(groups, now), *_compared(compared)]
         for each in moved:
             findings += _gone_back(each.group.name, each.answers, each.there)
         went_on = [each for each in moved if _has_gone_on(each.answers, each.there)]
@@ -63,12 +63,12 @@ def _written_here(destination: ClusterClient, mirror: Mirror, record: MoveRecord
     return f"{plural(beyond, 'offset')} written at the destination beyond the cut"
 
 
-def _not_looked_at(moved: Iterable[str], found: Groups) -> Iterator[Finding]:
+def _not_looked_at(moved: Iterable[str], now: Groups) -> Iterator[Finding]:
     """Yield the groups that have moved, and of which it is unknown how they go on."""
-    seen = {each.group.name for each in found.positions}
+    seen = {each.group.name for each in now.positions}
     for group in sorted(moved):
         where = f"group {group}"
-        if error := found.errors.get(group):
+        if error := now.errors.get(group):
             yield replace(Finding.of(error), where=where, text=f"not looked at: {error.what}")
         elif group not in seen:
             yield Finding(

@@ -241,7 +241,7 @@ class WayBackSteps:
         self.say("auditing what was mirrored back")
         asked = AuditRequest(level=self.request.level)
         known = read_checkpoints(self.own)
-        if any(found.ledger_head.number for found in known.checkpoints.values()):
+        if any(last.ledger_head.number for last in known.checkpoints.values()):
             audit_all(self.own, asked, self.session)
 
     def look(self, source: ClusterClient, destination: ClusterClient) -> list[Answer]:
@@ -349,9 +349,9 @@ def _require_alone(source: ClusterClient, record: MoveRecord) -> None:
                 remedy="nothing can be mirrored back to it: go on at the destination",
             )
     # partitions that have come since, or of which nothing was copied
-    wanted = cut.with_later(there)
-    ends = source_ends(source, wanted)
-    for tp, end in wanted.items():
+    ends_at_cut = cut.with_later(there)
+    ends = source_ends(source, ends_at_cut)
+    for tp, end in ends_at_cut.items():
         if ends.high[tp] < end:
             raise ConfigError(
                 f"{tp}: the source ends at offset {count(ends.high[tp])}, before {count(end)}: it"

@@ -94,10 +94,10 @@ def apply(
     names = list(by_group)
     for first in range(0, len(names), _AT_ONCE):
         some = {name: by_group[name] for name in names[first : first + _AT_ONCE]}
-        wanted = {
+        destinations = {
             answer.to for of_group in some.values() for answer in of_group if answer.to is not None
         }
-        logs = client.retry(partial(_logs, client, wanted))
+        logs = client.retry(partial(_logs, client, destinations))
         move = partial(_move, client, logs=logs, to=to, execute=execute, backwards=backwards)
         groups.settle(client, list(some), partial(_moved, move, some, done))
     outcomes = {group: iter(applied) for group, applied in done.items()}
@@ -116,10 +116,12 @@ def _moved(
     return {group: each.error for group, some in applied.items() for each in some if each.error}
 
 
-def _logs(client: ClusterClient, wanted: Collection[TopicPartition]) -> dict[TopicPartition, _Log]:
+def _logs(
+    client: ClusterClient, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, _Log]:
     """Return what there is now of topic-partitions."""
-    existing = client.existing({tp.topic for tp in wanted})
-    known = [tp for tp in wanted if tp.topic in existing and client.has_leader(tp)]
+    existing = client.existing({tp.topic for tp in partitions})
+    known = [tp for tp in partitions if tp.topic in existing and client.has_leader(tp)]
     low = client.list_offsets(known, EARLIEST, READ_COMMITTED)
     return {tp: _Log(low[tp], client.topic(tp.topic).topic_id) for tp in known}
 
@@ -148,15 +150,15 @@ def _move(
             for answer in of_group
         ]
     commit = partial(_commit, client.mirror, to, client.clock.now_ms())
-    commits = {group: wanted for group, of in applied.items() if (wanted := _commits(of, commit))}
+    commits = {group: offsets for group, of in applied.items() if (offsets := _commits(of, commit))}
     if not execute or not commits:
         return applied
     errors = groups.commit_offsets(client, commits)
     after, unread = groups.group_commits(client, list(commits))
-    for group, wanted in commits.items():
-        refused = dict.fromkeys(wanted, unread[group]) if group in unread else errors[group]
+    for group, offsets in commits.items():
+        refused = dict.fromkeys(offsets, unread[group]) if group in unread else errors[group]
         applied[group] = [
-            _outcome(each, wanted, refused, after.get(group, {}))
+            _outcome(each, offsets, refused, after.get(group, {}))
             if each.state is State.WOULD
             else each
             for each in applied[group]
@@ -240,8 +242,8 @@ def _outcome(
     if answer.to in errors:
         return _refused(answer, errors[answer.to])
     if after.get(answer.to) != commits[answer.to]:
-        found = after.get(answer.to)
-        at = "nothing" if found is None else count(found.offset)
+        committed = after.get(answer.to)
+        at = "nothing" if committed is None else count(committed.offset)
         return _refused(
             answer, f"it was committed, and {at} was read back: another program commits"
         )

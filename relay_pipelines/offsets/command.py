@@ -157,11 +157,11 @@ def document(
 ) -> dict[str, Any]:
     """Return the answers as JSON, and what became of them."""
     done = [{"state": str(each.state), "state_why": each.why or None} for each in outcomes]
-    found = [_document(answer) for answer in answers]
+    documents = [_document(answer) for answer in answers]
     return {
         "mirror": name,
         "to": request.to.value,
-        "positions": [a | b for a, b in zip(found, done, strict=True)] if done else found,
+        "positions": [a | b for a, b in zip(documents, done, strict=True)] if done else documents,
     }
 
 
@@ -190,14 +190,14 @@ def table(
     outcomes: Sequence[Outcome] = (),
 ) -> Any:
     """Return one row per answer."""
-    found = tables.titled(f"{name}: to the {request.to.value}")
+    table = tables.titled(f"{name}: to the {request.to.value}")
     groups = ("group",) if any(answer.position.group for answer in answers) else ()
-    tables.add_columns(found, (*groups, "read up to"), ("offset",), ("goes on in",))
-    tables.add_columns(found, (), ("at",), ("how", *(("state",) if outcomes else ())))
+    tables.add_columns(table, (*groups, "read up to"), ("offset",), ("goes on in",))
+    tables.add_columns(table, (), ("at",), ("how", *(("state",) if outcomes else ())))
     for number, answer in enumerate(answers):
         position = answer.position
         cells = [position.group] if groups else []
-        found.add_row(
+        table.add_row(
             *cells,
             str(position.topic_partition),
             count(position.offset),
@@ -206,7 +206,7 @@ def table(
             "; ".join((_says(answer), *answer.notes)),
             *(": ".join(filter(None, (each.state, each.why))) for each in outcomes[number:][:1]),
         )
-    return found
+    return table
 
 
 def _says(answer: Answer) -> str:

@@ -32,7 +32,7 @@ def follow(looker: GroupLooker) -> list[GroupLook]:
     """
     with looker.source() as source, looker.sides.destination() as destination:
         looks = {look.group: look for look in looker.look_with(source, destination)}
-        news = [look for look in looks.values() if look.wanted]
+        news = [look for look in looks.values() if look.to_commit]
         for first in range(0, len(news), _AT_ONCE):
             looks |= _committed(destination, looker, news[first : first + _AT_ONCE])
     return list(looks.values())
@@ -43,29 +43,31 @@ def _committed(
 ) -> dict[str, GroupLook]:
     """Commit for some groups: between the last look at them and the commit lies one request."""
     there, errors = groups.group_commits(client, [look.group for look in looks])
-    now_ms, commits, found = client.clock.now_ms(), {}, {}
+    now_ms, commits, after = client.clock.now_ms(), {}, {}
     for look in looks:
-        found[look.group] = look
+        after[look.group] = look
         if look.group in errors:
-            found[look.group] = _failed(look, str(errors[look.group]))
+            after[look.group] = _failed(look, str(errors[look.group]))
         elif _is_as_before(look, there.get(look.group, {})):
             commits[look.group] = {
-                tp: marked(client.mirror, offset, now_ms) for tp, offset in look.wanted.items()
+                tp: marked(client.mirror, offset, now_ms) for tp, offset in look.to_commit.items()
             }
     refused = groups.commit_offsets(client, commits)
     for group, of_group in commits.items():
         error = next(iter(refused[group].values()), None)
-        found[group] = (
-            looker.has_committed(found[group], of_group)
+        after[group] = (
+            looker.has_committed(after[group], of_group)
             if error is None
-            else _not_committed(found[group], error)
+            else _not_committed(after[group], error)
         )
-    return found
+    return after
 
 
 def _is_as_before(look: GroupLook, there: Commits) -> bool:
     """Whether nobody has committed for the group since the look."""
-    return all(there.get(tp) == look.there.get(tp) for tp in look.there.keys() | look.wanted.keys())
+    return all(
+        there.get(tp) == look.there.get(tp) for tp in look.there.keys() | look.to_commit.keys()
+    )
 
 
 def _not_committed(look: GroupLook, error: RelayError) -> GroupLook:

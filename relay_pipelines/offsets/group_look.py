@@ -49,7 +49,7 @@ class GroupLook:
             what was not copied yet when it read it.
         lag_seconds: for how long at most it is not up to date; 0 if it is.
         there: what is committed for it at the destination, of what the mirror copies.
-        wanted: what to commit for it.
+        to_commit: what to commit for it.
     """
 
     group: str
@@ -59,12 +59,12 @@ class GroupLook:
     lag_records: int = 0
     lag_seconds: float = 0.0
     there: Commits = field(default_factory=dict)
-    wanted: Mapping[TopicPartition, int] = field(default_factory=dict)
+    to_commit: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def is_settled(self) -> bool:
         """Whether the same is true later, if nothing is committed and nothing copied."""
-        return self.state is not Following.FAILS and not self.wanted and not self.lag_records
+        return self.state is not Following.FAILS and not self.to_commit and not self.lag_records
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -184,8 +184,8 @@ class GroupLooker:
         failed = {
             group: GroupLook(group, Following.FAILS, str(error)) for group, error in errors.items()
         }
-        found = {group: look for group, (_, _, look) in looks.items() if look.positions} | failed
-        return [found[name] for name in names if name in found]
+        by_group = {group: look for group, (_, _, look) in looks.items() if look.positions} | failed
+        return [by_group[name] for name in names if name in by_group]
 
     def _commits(
         self, source: ClusterClient, destination: ClusterClient, names: Sequence[str]
@@ -203,14 +203,14 @@ class GroupLooker:
             for first in range(0, len(names), groups.GROUPS_AT_ONCE):
                 some = names[first : first + groups.GROUPS_AT_ONCE]
                 read = self._read[Side.DESTINATION, first], self._read[Side.SOURCE, first]
-                found, failed = self._asked(destination, some, read[0])
-                there |= found
+                commits, failed = self._asked(destination, some, read[0])
+                there |= commits
                 errors |= failed
                 if asked:  # whoever does not answer is waited for once
                     asked[-1].result()
                 asked.append(beside.submit(self._asked, source, some, read[1]))
-        for found, failed in (each.result() for each in asked):
-            here |= found
+        for commits, failed in (each.result() for each in asked):
+            here |= commits
             errors |= failed
         return there, here, errors
 
@@ -218,11 +218,11 @@ class GroupLooker:
         """Ask about groups; the first time, wait a moment for coordinators that load."""
 
         def ask() -> _Asked:
-            found, errors = groups.group_commits(client, names, read)
+            commits, errors = groups.group_commits(client, names, read)
             for error in errors.values():
                 if error.retryable:
                     raise error
-            return found, errors
+            return commits, errors
 
         if self._logs is None:
             with suppress(RetriableError):
@@ -235,7 +235,9 @@ class GroupLooker:
         The next look does not examine the group again, if that is what it finds committed.
         """
         translated, committed, _ = self._looks[look.group]
-        look = replace(look, lag_records=0, lag_seconds=0.0, there=look.there | commits, wanted={})
+        look = replace(
+            look, lag_records=0, lag_seconds=0.0, there=look.there | commits, to_commit={}
+        )
         self._looks[look.group] = translated, committed | commits, look
         return look
 
@@ -304,7 +306,7 @@ class GroupLooker:
     ) -> GroupLook:
         """Say what may be committed for a group, and how far it is behind."""
         answers = translated.answers
-        found = GroupLook(group, Following.FOLLOWED, positions=len(answers), there=there)
+        look = GroupLook(group, Following.FOLLOWED, positions=len(answers), there=there)
         marks: dict[TopicPartition, Mark | None] = {
             tp: mark_of(commit) for tp, commit in there.items()
         }
@@ -312,12 +314,12 @@ class GroupLooker:
         foreign = [tp for tp, mark in marks.items() if mark is None or mark.mirror != name]
         if foreign:
             why = f"it has committed {foreign[0]} at offset {count(there[foreign[0]].offset)} there"
-            return replace(found, state=Following.MOVED, why=why)
+            return replace(look, state=Following.MOVED, why=why)
         if texts := [answer for answer in answers if answer.position.metadata]:
             where = texts[0].position.topic_partition
             why = f"it keeps a text beside its offset of {where}, as Kafka Streams does"
-            return replace(found, state=Following.FAILS, why=why)
-        wanted, problems, lag_records, lag_seconds = {}, [], 0, 0.0
+            return replace(look, state=Following.FAILS, why=why)
+        to_commit, problems, lag_records, lag_seconds = {}, [], 0, 0.0
         for answer in answers:
             if answer.to is None or answer.offset is None:
                 problems.append(f"{answer.position.topic_partition}: {answer.says}")
@@ -328,7 +330,7 @@ class GroupLooker:
                 if translation.copies_between(to, offset, at):
                     problems.append(_went_back(answer, at))
                 continue
-            wanted[to] = offset
+            to_commit[to] = offset
             if copies := translation.copies_between(to, at, offset):
                 lag_records += copies
                 mark = marks.get(to)
@@ -338,12 +340,12 @@ class GroupLooker:
         if len(problems) > 1:
             why += f"; and {plural(len(problems) - 1, 'more topic-partition')}"
         return replace(
-            found,
+            look,
             state=Following.FAILS if problems else Following.FOLLOWED,
             why=why,
             lag_records=lag_records,
             lag_seconds=lag_seconds,
-            wanted=wanted,
+            to_commit=to_commit,
         )
 
 

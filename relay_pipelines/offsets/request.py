@@ -103,16 +103,16 @@ class OffsetsRequest:
                 f"--from: cannot read {self.file}: {error}", remedy=_FORMATS
             ) from error
         try:
-            found = [_position(row) for row in _rows(text.removeprefix(_BYTE_ORDER_MARK))]
+            positions = [_position(row) for row in _rows(text.removeprefix(_BYTE_ORDER_MARK))]
         except (AttributeError, TypeError, ValueError, RecursionError, csv.Error) as error:
             raise ConfigError(
                 f"--from: {self.file} holds no positions: {error}", remedy=_FORMATS
             ) from error
-        if not found:  # of nothing, all is true
+        if not positions:  # of nothing, all is true
             raise ConfigError(
                 f"--from: {self.file} holds no positions: it is empty", remedy=_FORMATS
             )
-        return found
+        return positions
 
 
 def _rows(text: str) -> Iterator[Mapping[str, Any]]:
@@ -135,10 +135,10 @@ def _rows(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):  # of which Python would take the last
+    entries = dict(pairs)
+    if len(entries) < len(pairs):  # of which Python would take the last
         raise ValueError(f"a key is there twice in {[key for key, _ in pairs]}")
-    return found
+    return entries
 
 
 def _position(row: Mapping[str, Any]) -> ConsumerPosition:

@@ -127,8 +127,8 @@ def translation_of(
         for tp, checkpoint in ledger.checkpoints.items()
     ]
     partitions += [each for each in empty if each.source not in ledger.checkpoints]
-    wanted = {partition.destination for partition in partitions}
-    look = partial(_destination_logs, client, ledger, wanted)
+    destinations = {partition.destination for partition in partitions}
+    look = partial(_destination_logs, client, ledger, destinations)
     return Translation(partitions, client.retry(look))
 
 
@@ -149,29 +149,29 @@ def committed_positions(
         ConfigError: no group matches.
         RelayError: the cluster does not answer, or refuses.
     """
-    wanted = list(names)
+    chosen = list(names)
     if pattern:
         matches = re.compile(pattern).fullmatch
         listed = client.retry(partial(groups.consumer_groups, client))
-        wanted += filter(matches, listed)
-        if not wanted:
+        chosen += filter(matches, listed)
+        if not chosen:
             raise ConfigError(
                 f"no group of {client.cluster} matches {pattern!r}",
                 remedy="the expression must match a whole name, such as orders-.*",
             )
-    committed, failed = groups.settled_commits(client, list(dict.fromkeys(wanted)))
-    found: list[ConsumerPosition] = []
+    committed, failed = groups.settled_commits(client, list(dict.fromkeys(chosen)))
+    positions: list[ConsumerPosition] = []
     for group, commits in committed.items():
         if not commits:
             failed[group] = ConfigError(
                 f"the group {group!r} has committed nothing on {client.cluster}",
                 remedy="see kafka-consumer-groups.sh --list, or grant Describe on its topics",
             )
-        found += [
+        positions += [
             ConsumerPosition(tp, commit.offset, group, own_text(commit.metadata))
             for tp, commit in sorted(commits.items())
         ]
-    return found, failed
+    return positions, failed
 
 
 def look_to_leave(
@@ -190,7 +190,7 @@ def look_to_leave(
 def look_at_source(
     client: ClusterClient,
     mirror: Mirror,
-    wanted: Collection[TopicPartition],
+    partitions: Collection[TopicPartition],
     *,
     patient: bool = True,
 ) -> SourceLook:
@@ -202,17 +202,17 @@ def look_at_source(
     Raises:
         RelayError: the source does not answer.
     """
-    return client.retry(partial(_look_at_source, client, mirror, wanted), patient=patient)
+    return client.retry(partial(_look_at_source, client, mirror, partitions), patient=patient)
 
 
 def _look_at_source(
-    client: ClusterClient, mirror: Mirror, wanted: Collection[TopicPartition]
+    client: ClusterClient, mirror: Mirror, partitions: Collection[TopicPartition]
 ) -> SourceLook:
     client.forget()  # another process may have added some
-    there = client.existing({tp.topic for tp in wanted})
+    there = client.existing({tp.topic for tp in partitions})
     ids = {topic: client.topic(topic).topic_id for topic in there}
     known = {tp for topic in there for tp in client.topic(topic).topic_partitions}
-    asked = [tp for tp in wanted if tp in known and client.has_leader(tp)]
+    asked = [tp for tp in partitions if tp in known and client.has_leader(tp)]
     # behind the high watermark is what open transactions have written
     end = client.list_offsets(asked, LATEST, READ_UNCOMMITTED)
     low = client.list_offsets(asked, EARLIEST, READ_UNCOMMITTED)
@@ -231,9 +231,9 @@ def _look_at_source(
 def _targets(client: ClusterClient, mirror: Mirror) -> dict[str, Target]:
     """Return where the mirror copies the topics of the source."""
     chosen = select(client.metadata().topics, mirror.topics.allow, mirror.topics.deny)
-    found = targets((each.topic for each in chosen if each.included), mirror.topics.rename)
-    refused = refusals(found, {}, ())
-    return {topic: to for topic, to in found.items() if topic not in refused}
+    renamed = targets((each.topic for each in chosen if each.included), mirror.topics.rename)
+    refused = refusals(renamed, {}, ())
+    return {topic: to for topic, to in renamed.items() if topic not in refused}
 
 
 def topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
@@ -243,11 +243,11 @@ def topic_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, str]:
 
 
 def _destination_logs(
-    client: ClusterClient, ledger: VerifiedLedger, wanted: Iterable[TopicPartition]
+    client: ClusterClient, ledger: VerifiedLedger, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, DestinationLog]:
     """Return what the destination holds; topic-partitions that it does not have are left out."""
     ends = ledger.ends
-    known = [tp for tp in wanted if tp in ends]
+    known = [tp for tp in partitions if tp in ends]
     existing = client.existing({tp.topic for tp in known})
     known = [tp for tp in known if tp.topic in existing]
     low = client.list_offsets(known, EARLIEST, READ_COMMITTED)

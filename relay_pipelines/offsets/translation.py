@@ -359,7 +359,7 @@ class Translation:
 
         All of them are as exact as the answer, which is after them. By index of the answer.
         """
-        found = {}
+        ranges = {}
         for number, answer in enumerate(answers):
             partition = self._partitions.get(answer.position.topic_partition)
             if partition is None or answer.to is None or len(self._sources[answer.to]) > 1:
@@ -370,8 +370,8 @@ class Translation:
             others = 0 if place.in_chunk else _MARKER
             if place.low is not None and answer.offset - place.low > others:
                 low = max(place.low, self._destinations[answer.to].low)
-                found[number] = OffsetRange(answer.to, low, answer.offset)
-        return found
+                ranges[number] = OffsetRange(answer.to, low, answer.offset)
+        return ranges
 
     def around(self, answer: Answer, to: Side) -> tuple[list[Pair], str]:
         """Return the last copy that the consumer has read and the first that it has not.

@@ -54,11 +54,11 @@ def upstreams(mirror: str, selection: UpstreamSelection) -> Document:
     }
 
 
-def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
+def plan(planned: RunPlan, findings: Iterable[Finding], now_ms: int) -> Document:
     """Return what a run would copy, what open transactions hold up, and why topics are copied.
 
     Args:
-        found: what deserves attention.
+        findings: what deserves attention.
     """
     snapshot = planned.snapshot
     new = dict.fromkeys(topic.name for topic in topics.missing(snapshot))
@@ -99,7 +99,7 @@ def plan(planned: RunPlan, found: Iterable[Finding], now_ms: int) -> Document:
         ],
         "to_be_created": list(new),
         "to_grow": topics.to_grow(snapshot),
-        "findings": [each.document for each in found],
+        "findings": [each.document for each in findings],
         "topics": [
             {
                 "topic": decision.topic,
@@ -139,14 +139,16 @@ def page(shown: Page) -> Document:
 
 def outage(shown: Page) -> Document:
     """Return what changes in a document while a cluster does not answer."""
-    found = page(shown)
-    return {key: found[key] for key in ("mirror", "state", "error", "since", "command", "runbook")}
+    document = page(shown)
+    return {
+        key: document[key] for key in ("mirror", "state", "error", "since", "command", "runbook")
+    }
 
 
 def _held(held: Held) -> Document:
-    found = dataclasses.asdict(held) | _lag(held.lag)
-    del found["lag"]
-    return found | {"topic_partitions": [*map(str, held.topic_partitions)]}
+    document = dataclasses.asdict(held) | _lag(held.lag)
+    del document["lag"]
+    return document | {"topic_partitions": [*map(str, held.topic_partitions)]}
 
 
 def status(look: Look, shown: Page, replays: Sequence[Document] = ()) -> Document:
@@ -155,10 +157,10 @@ def status(look: Look, shown: Page, replays: Sequence[Document] = ()) -> Documen
     Topics of which something is held back come first.
     """
     snapshot, now_ms = look.snapshot, look.taken_ms
-    found = []
+    topics = []
     for topic, destination in snapshot.targets.items():
         positions = snapshot.positions_of(topic)
-        found.append(
+        topics.append(
             {
                 "topic": topic,
                 "destination": str(destination),
@@ -176,10 +178,10 @@ def status(look: Look, shown: Page, replays: Sequence[Document] = ()) -> Documen
                 ],
             }
         )
-    found.sort(key=lambda topic: not any(each["problem"] for each in topic["topic_partitions"]))
+    topics.sort(key=lambda topic: not any(each["problem"] for each in topic["topic_partitions"]))
     return {
         **page(shown),
-        "topics": found,
+        "topics": topics,
         "hidden": [
             {
                 "topic": each.hidden.topic_partition.topic,

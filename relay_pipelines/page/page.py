@@ -206,8 +206,8 @@ class _Commits:
 
 
 def _copier(checkpoints: Iterable[Checkpoint]) -> Copier | None:
-    found = (checkpoint for checkpoint in checkpoints if checkpoint.run_id != BY_DRIVER)
-    last = max(found, key=lambda checkpoint: checkpoint.committed_at_ms, default=None)
+    by_tasks = (checkpoint for checkpoint in checkpoints if checkpoint.run_id != BY_DRIVER)
+    last = max(by_tasks, key=lambda checkpoint: checkpoint.committed_at_ms, default=None)
     return None if last is None else Copier(last.run_id, last.upstream, last.committed_at_ms)
 
 
@@ -215,4 +215,4 @@ def _by_topic(lags: Mapping[TopicPartition, PartitionLag]) -> dict[str, Partitio
     groups: defaultdict[str, list[PartitionLag]] = defaultdict(list)
     for tp, lag in lags.items():
         groups[tp.topic].append(lag)
-    return {topic: total(found) for topic, found in groups.items()}
+    return {topic: total(of_topic) for topic, of_topic in groups.items()}

@@ -258,8 +258,8 @@ class _Planner:
             return ""  # the guards say so afterwards
         upto = {to: OffsetRange(to, end, end)}  # what follows may be of others
         claims = Claims(self.name, [last], upto)
-        (found,) = count_ranges(self.client, [(last.source, [last])], claims)
-        lines = [str(found)] if isinstance(found, RelayError) else found.problems
+        (count,) = count_ranges(self.client, [(last.source, [last])], claims)
+        lines = [str(count)] if isinstance(count, RelayError) else count.problems
         where = f"{last.destination}, the copies of ledger entry {last.number}"
         return f"{where}: {lines[0]}" if lines else ""
 
@@ -317,9 +317,9 @@ class _Planner:
             return None
         for spans in read(self.client, OffsetRange(to, end - 1, end), _FETCH_BYTES):
             for run in (span.run for span in spans if span.run is not None):
-                found = [record for record in decode(run.data) if record.offset == end - 1]
-                if found and not run.first.is_log_append_time:
-                    return replace(fingerprint_of(found[0]), offset=entry.source.end - 1)
+                last_records = [record for record in decode(run.data) if record.offset == end - 1]
+                if last_records and not run.first.is_log_append_time:
+                    return replace(fingerprint_of(last_records[0]), offset=entry.source.end - 1)
         return None
 
 

@@ -29,13 +29,13 @@ def spark_key(prefix: Sequence[str] = ()) -> str:
 
 def kafka_of(context: Any, prefix: Sequence[str]) -> KafkaResource:
     """The clusters, from the context of an op, a check or a sensor that requires the key."""
-    found = getattr(context.resources, kafka_key(prefix))
-    assert isinstance(found, KafkaResource)
-    return found
+    resource = getattr(context.resources, kafka_key(prefix))
+    assert isinstance(resource, KafkaResource)
+    return resource
 
 
 def spark_of(context: Any, prefix: Sequence[str]) -> SparkResource:
     """Spark, from the context of an op that requires the key."""
-    found = getattr(context.resources, spark_key(prefix))
-    assert isinstance(found, SparkResource)
-    return found
+    resource = getattr(context.resources, spark_key(prefix))
+    assert isinstance(resource, SparkResource)
+    return resource

@@ -11,11 +11,11 @@ FROZEN = "plan as runs read it (JSON)"
 
 def plan_of(instance: dg.DagsterInstance, asset: dg.AssetKey, key: str) -> FrozenWindow | None:
     """The plan of a window in one plan asset."""
-    wanted = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key])
-    for record in instance.fetch_materializations(wanted, limit=1).records:
-        found = record.asset_materialization
-        if found is not None and FROZEN in found.metadata:
-            return FrozenWindow.from_json(key, str(found.metadata[FROZEN].value))
+    of_window = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key])
+    for record in instance.fetch_materializations(of_window, limit=1).records:
+        planned = record.asset_materialization
+        if planned is not None and FROZEN in planned.metadata:
+            return FrozenWindow.from_json(key, str(planned.metadata[FROZEN].value))
     return None
 
 

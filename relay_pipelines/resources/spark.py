@@ -104,13 +104,13 @@ def _with_failed(
     instance: dg.DagsterInstance,
     followed: dg.AssetKey,
     known: Sequence[str],
-    wanted: Sequence[str],
+    selected: Sequence[str],
 ) -> list[str]:
     """The windows, and those of the topic that were not completed since the one before them."""
     completed = instance.get_materialized_partitions(followed)
-    found, failed = list(wanted), list[str]()
+    windows, failed = list(selected), list[str]()
     for key in sorted(known):
-        if key in wanted:
-            found += failed
+        if key in selected:
+            windows += failed
         failed = [] if key in completed else [*failed, key]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(windows))

@@ -230,8 +230,8 @@ def _topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
 
 def _state_topics(snapshot: ClusterSnapshot) -> Iterator[Finding]:
     with snapshot.destination_client() as client:
-        found = state_topics.read(client, snapshot)
-    for topic in found:
+        existing = state_topics.read(client, snapshot)
+    for topic in existing:
         for error in state_topics.errors(topic):
             yield _error(snapshot.name, error)
         for risk in state_topics.warnings(topic):
@@ -266,12 +266,12 @@ def _some(names: Collection[str]) -> str:
 
 
 def _patterns(snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    shown, wanted = snapshot.selected.shown, snapshot.sides.mirror.topics
+    shown, configured = snapshot.selected.shown, snapshot.sides.mirror.topics
     missing = partial(warning, Kind.PATTERN_WITHOUT_TOPIC)
     for key, patterns in (
-        ("allow", wanted.allow),
-        ("deny", wanted.deny),
-        ("overrides", wanted.overrides),
+        ("allow", configured.allow),
+        ("deny", configured.deny),
+        ("overrides", configured.overrides),
     ):
         for pattern in matches_nothing(shown, patterns):
             if key == "allow" and set(named_without_match([pattern], shown)).intersection(
@@ -285,8 +285,8 @@ def _patterns(snapshot: ClusterSnapshot) -> Iterator[Finding]:
             )
             what = f"{pattern!r} matches no topic of the source"
             yield missing(f"{snapshot.name}: topics.{key}", what, remedy)
-    if isinstance(wanted.rename, dict):
-        for topic in sorted(set(wanted.rename) - set(shown)):
+    if isinstance(configured.rename, dict):
+        for topic in sorted(set(configured.rename) - set(shown)):
             what, remedy = f"the source has no topic {topic!r}", nearest(topic, shown, "topics")
             yield missing(f"{snapshot.name}: topics.rename", what, remedy)
 

@@ -92,9 +92,9 @@ class Filled(str):
         ):
             return self
         with suppress(yaml.YAMLError):
-            found = yaml.safe_load(self)
-            if isinstance(found, list if wants_list else dict):
-                return found
+            parsed = yaml.safe_load(self)
+            if isinstance(parsed, list if wants_list else dict):
+                return parsed
         return [word.strip() for word in self.split(",")] if wants_list else self
 
 
@@ -177,13 +177,13 @@ def _int32_size(value: int) -> int:
 
 def _long_duration_ms(value: object) -> int:
     """Milliseconds from `500ms`, `3s`, `5m`, `2h` or `1d`; a number without a unit is refused."""
-    wanted = "a duration such as 500ms, 3s or 5m"
+    form = "a duration such as 500ms, 3s or 5m"
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise expected(wanted)
+        raise expected(form)
     milliseconds = Decimal(match["number"]) * _DURATION_UNITS_MS[match["unit"].lower()]
     if milliseconds != int(milliseconds):
-        raise expected(wanted, "less than a millisecond cannot be expressed")
+        raise expected(form, "less than a millisecond cannot be expressed")
     return int(milliseconds)
 
 

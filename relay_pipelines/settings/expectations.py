@@ -67,9 +67,9 @@ class CheckSeverity(StrEnum):
 
 def _joinable(regexes: tuple[str, ...]) -> tuple[str, ...]:
     # they become one, in which a group has another number
-    found = [number for number, regex in enumerate(regexes) if _BACK_REFERENCE.search(regex)]
+    referring = [number for number, regex in enumerate(regexes) if _BACK_REFERENCE.search(regex)]
     why = "a back-reference needs a no_pii of its own, with a name"
-    refuse(((number,), why) for number in (found if len(regexes) > 1 else ()))
+    refuse(((number,), why) for number in (referring if len(regexes) > 1 else ()))
     return regexes
 
 
@@ -177,10 +177,10 @@ def known_expectations() -> frozenset[str]:
 
     The files tell, because the import takes seconds.
     """
-    found = importlib.util.find_spec("great_expectations")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("great_expectations")
+    if package is None or package.origin is None:
         return frozenset()
-    core = Path(found.origin).parent / "expectations" / "core"
+    core = Path(package.origin).parent / "expectations" / "core"
     return frozenset(path.stem for path in core.glob("*expect*.py"))
 
 
@@ -197,13 +197,13 @@ def _kind(given: str) -> str:
 def _value(given: str, kind: str, value: Any) -> Any:
     if kind not in WORDS:
         return _arguments(given, value)
-    kind_of_value, wanted = WORDS[kind]
+    kind_of_value, form = WORDS[kind]
     if kind_of_value is None:
         if value is not None:
             raise _problem((given,), "takes no value")
         return None
     if value is None:
-        raise _problem((given,), f"needs {wanted}")
+        raise _problem((given,), f"needs {form}")
     try:
         return TypeAdapter(kind_of_value).validate_python(value)
     except ValidationError as error:
@@ -212,7 +212,7 @@ def _value(given: str, kind: str, value: Any) -> Any:
         if first["type"] == "problems":
             raise _problem((given, *context["found"][0][0]), context["found"][0][1]) from None
         why = f": {context['why']}" if context.get("why") else ""
-        raise _problem((given, *first["loc"]), f"expected {wanted}{why}") from None
+        raise _problem((given, *first["loc"]), f"expected {form}{why}") from None
 
 
 def _arguments(given: str, value: Any) -> dict[str, Any]:

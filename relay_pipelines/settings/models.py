@@ -91,8 +91,8 @@ class Start(Section):
     @classmethod
     def _from_word(cls, data: Any, handler: ModelWrapValidatorHandler[Any]) -> Start:
         if not isinstance(data, str):
-            found: Start = handler(data)
-            return found
+            start: Start = handler(data)
+            return start
         if data not in _WORDS:
             raise expected("'earliest', 'latest', or one of timestamp, offsets and group")
         return _WORDS[data]
@@ -334,8 +334,8 @@ class Mirror(RecordSettings):
         for pattern, override in self.topics.overrides.items():
             copying = self.copying.overridden_by(override.copying).problems()
             window = self.window.overridden_by(override.window).problems()
-            for key, found in (("copy", copying), ("window", window)):
-                for location, why in found:
+            for key, problems in (("copy", copying), ("window", window)):
+                for location, why in problems:
                     yield ("topics", "overrides", pattern, key, *location), why
             if override.window:
                 name = lane_name(pattern)
@@ -414,15 +414,15 @@ class Mirror(RecordSettings):
     def record_policies(self, topics: Iterable[str]) -> dict[str, model.RecordPolicy]:
         """Return the same for many topics, most of which share one."""
         shared: dict[tuple[int, tuple[model.ClassSpec, ...]], model.RecordPolicy] = {}
-        found = {}
+        policies = {}
         for topic in topics:
             override = self.override(topic)
             filters = self._given(override, "filters")
             applying = tuple(user.spec for user in filters if user.applies_to(topic))
             if (key := (id(override), applying)) not in shared:
                 shared[key] = self._record_policy(override, applying)
-            found[topic] = shared[key]
-        return found
+            policies[topic] = shared[key]
+        return policies
 
     def _given(self, override: Override, key: str) -> Any:
         """Return the value of a key: of an override, if that has it."""
@@ -450,8 +450,8 @@ class Mirror(RecordSettings):
 
     def expectations_of(self, topic: str) -> tuple[Expectation, ...]:
         """Return what the records of a source topic must be like."""
-        found: tuple[Expectation, ...] = self._given(self.override(topic), "expectations")
-        return found
+        expectations: tuple[Expectation, ...] = self._given(self.override(topic), "expectations")
+        return expectations
 
     def expectation_sample_of(self, topic: str) -> SampleSettings:
         """Return what failed checks show of the records of a source topic."""

@@ -218,9 +218,9 @@ def rule_problems(entry: object) -> Iterator[tuple[str, str]]:
         yield "match", f"expected a regular expression: {why}"
         return
     groups = re.compile(entry["match"]).groups
-    wanted = [int(number) for number in re.findall(r"\\(\d{1,9})", entry["to"])]
-    if max(wanted, default=0) > groups:
-        yield "to", f"refers to group {max(wanted)}, but match has {groups}"
+    references = [int(number) for number in re.findall(r"\\(\d{1,9})", entry["to"])]
+    if max(references, default=0) > groups:
+        yield "to", f"refers to group {max(references)}, but match has {groups}"
         return
     try:
         re.sub(entry["match"], entry["to"], "")

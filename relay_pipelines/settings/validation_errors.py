@@ -125,8 +125,8 @@ def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iter
 def _mismatch(detail: ErrorDetails, location: Location, written: Any) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     # an unknown kind is shown as such: pydantic's own message may quote the value
-    wanted = _WANTED.get(kind, kind.replace("_", " ")).format_map(context)
-    text = f"expected {wanted}"
+    form = _WANTED.get(kind, kind.replace("_", " ")).format_map(context)
+    text = f"expected {form}"
     if _KEY not in detail["loc"]:
         text += f", got {_found(location, written, kind_only=kind.endswith('_type'))}"
     if kind == "string_type" and isinstance(

@@ -41,8 +41,8 @@ def version(remote: str) -> str:
         "session_id": str(uuid.uuid4()),
         "user_context": {"user_id": "relay"},
     }
-    wanted = base_pb2.AnalyzePlanRequest.SparkVersion()
-    asked = base_pb2.AnalyzePlanRequest(**session, spark_version=wanted)
+    version = base_pb2.AnalyzePlanRequest.SparkVersion()
+    asked = base_pb2.AnalyzePlanRequest(**session, spark_version=version)
     opener = builder(remote)
     options: dict[str, Any] = {"timeout": _ANSWER_SECONDS, "metadata": opener.metadata()}
     with opener.toChannel() as channel:

@@ -148,14 +148,14 @@ def probe(session: Any, clusters: Sequence[Cluster]) -> list[TaskPlace]:
         return rows.mapInArrow(partial(_say_place, list(clusters)), outcome_schema())
 
     try:
-        found = within(_PROBE_SECONDS, lambda: texts(session, frame, _PROBE))
+        places = within(_PROBE_SECONDS, lambda: texts(session, frame, _PROBE))
     except TimeoutError:
         cancel(session, _PROBE)
         raise RelayError(
             f"Spark has not run a small job in {_PROBE_SECONDS:g} s",
             remedy="see whether its workers have free cores and memory for an executor",
         ) from None
-    return [from_json(TaskPlace, text) for text in found]
+    return [from_json(TaskPlace, text) for text in places]
 
 
 def texts(

@@ -362,8 +362,8 @@ def executors(session: Any) -> Executors:
 def _ended_tasks(context: Any) -> Iterator[tuple[int, int]]:
     tracker = context.statusTracker()
     for stage in tracker.getActiveStageIds():
-        if (found := tracker.getStageInfo(stage)) is not None:
-            yield stage, found.numCompletedTasks + found.numFailedTasks
+        if (stage_info := tracker.getStageInfo(stage)) is not None:
+            yield stage, stage_info.numCompletedTasks + stage_info.numFailedTasks
 
 
 def application(session: Any) -> str:
@@ -390,8 +390,8 @@ def cluster_size(session: Any) -> ClusterSize:
     context = context_of(session)
     if context is None:
         return ClusterSize(0, 0, 0)
-    found = context._jsc.sc().statusStore().executorList(True)  # noqa: FBT003, SLF001
-    executors = [found.apply(number) for number in range(found.size())]
+    listed = context._jsc.sc().statusStore().executorList(True)  # noqa: FBT003, SLF001
+    executors = [listed.apply(number) for number in range(listed.size())]
     others = [each for each in executors if each.id() != "driver"]
     return ClusterSize(
         len(others),

@@ -43,14 +43,16 @@ def check(session: Any, sql: Sql) -> None:
     empty = session.range(0).selectExpr(
         *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in COLUMNS.items())
     )
-    for what, text, wanted in [
+    for what, text, result_type in [
         ("where", where, "boolean"),
         *((f"select.{name}", text, COLUMNS[name]) for name, text in select),
     ]:
         try:
             if text:
                 _ = empty.selectExpr(
-                    f"CAST(({text}) AS {wanted})" if what != "where" else f"assert_true({text})"
+                    f"CAST(({text}) AS {result_type})"
+                    if what != "where"
+                    else f"assert_true({text})"
                 ).schema
         except PySparkException as error:
             # the place that follows is one in the expression around it
@@ -106,13 +108,13 @@ def find_failing_record(
             part = replace(
                 copy_range, checkpoint=None, source=replace(source, start=start, end=middle)
             )
-            found = _sql_error(session, job, part, sql, tag)
-            if found is None and error is None:
+            part_error = _sql_error(session, job, part, sql, tag)
+            if part_error is None and error is None:
                 break
-            if found is None:
+            if part_error is None:
                 start = middle
             else:
-                end, error = middle, found
+                end, error = middle, part_error
             if end - start == 1 and error is not None:
                 return FilterError(
                     f"SQL failed on the record: {error}",

@@ -172,7 +172,7 @@ def test_another_cluster_gets_no_offset(moved: Moved) -> None:
         with closing(GroupLooker(Sides(mirror.name, settings.mirror(mirror.name)))) as looker:
             assert [look.state for look in follow(looker)] == [Following.FOLLOWED]
             address.lead_to(mirror.source)
-            assert [look.wanted for look in follow(looker)] == []
+            assert [look.to_commit for look in follow(looker)] == []
     assert moved.committed(mirror.source)[0] == 18
 
 
