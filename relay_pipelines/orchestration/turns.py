@@ -23,6 +23,7 @@ from dagster._core.storage.runs import SqlRunStorage
 
 from relay_pipelines.orchestration import heartbeat, naming, run_tags
 from relay_pipelines.orchestration.lane import Lane
+from relay_pipelines.orchestration.tables import IN_PROGRESS, runs_in_progress
 from relay_pipelines.output.formatting import plural, seconds
 from relay_pipelines.protocol.clock import Clock
 
@@ -30,7 +31,6 @@ LOOK_SECONDS = 1.0
 """How often a run looks for others while it waits: each time is a query of Dagster's database."""
 _SILENT_SECONDS = 30.0
 _STARTED = [DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
-_IN_PROGRESS = [DagsterRunStatus.STARTING, *_STARTED]
 _LAST = sys.maxsize
 
 
@@ -165,7 +165,7 @@ def _look(instance: DagsterInstance, lane: Lane, own: str = "") -> list[_Run]:
     """
     tags, job = naming.tags(lane.path, lane.name), naming.lane_job(lane.path, lane.name)
     runs = []
-    for age, run in enumerate(instance.get_runs(RunsFilter(tags=tags, statuses=_IN_PROGRESS))):
+    for age, run in enumerate(runs_in_progress(instance, *tags.items())):
         if run.run_id == own or not is_dead(run):
             # until it runs, the tag may be that of the run that it repeats
             said = {} if run.status is DagsterRunStatus.STARTING else run.tags
@@ -235,7 +235,7 @@ def _copies_by_hand(run: dg.DagsterRun, lane: Lane) -> bool:
 
 
 def _who_holds_the_queue(instance: DagsterInstance) -> str:
-    runs = instance.get_runs(RunsFilter(statuses=_IN_PROGRESS))
+    runs = instance.get_runs(RunsFilter(statuses=IN_PROGRESS))
     sessions_of_lanes = sum(naming.TAG_TURN in run.tags for run in runs)
     queue = instance.get_concurrency_config().run_queue_config
     if queue is None or len(runs) < queue.max_concurrent_runs:
@@ -277,7 +277,7 @@ def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
     runs = instance.get_runs(
         RunsFilter(
             job_name=naming.lane_job(lane.path, lane.name),
-            statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *_IN_PROGRESS],
+            statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *IN_PROGRESS],
         )
     )
     return [run for run in runs if run.tags.get(naming.TAG_TURN) != Turn.CHECKS]

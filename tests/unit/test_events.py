@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import sqlalchemy
-from dagster import DagsterInstance
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster._core.event_api import EventLogRecord
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.remote_representation.external_data import RepositoryErrorSnap, RepositorySnap
@@ -129,6 +129,17 @@ def found_after(instance: DagsterInstance, body: Body) -> list[Any]:
     ]
 
 
+def assert_finds_runs(instance: DagsterInstance) -> None:
+    """Look for those in progress with two tags, and compare with what Dagster finds itself."""
+    tags, empty = {"m": "a%:b", "l": "x"}, dg.job(name="empty")(lambda: None)
+    for status in set(DagsterRunStatus).difference([DagsterRunStatus.QUEUED]):
+        for own in (tags, {**tags, "l": "y"}, {"m": "a%:b"}):
+            instance.create_run_for_job(empty, status=status, tags=own)
+    expected = instance.get_runs(RunsFilter(tags=tags, statuses=tables.IN_PROGRESS))
+    assert len(expected) == len(tables.IN_PROGRESS)
+    assert tables.runs_in_progress(instance, *tags.items()) == expected
+
+
 @pytest.mark.parametrize("kind", ["files", "memory"])
 def test_rows_as_of_dagster(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages, sensors and pruning find the same, whichever way the events came."""
@@ -138,6 +149,7 @@ def test_rows_as_of_dagster(kind: str, tmp_path: Path, monkeypatch: pytest.Monke
         instance_of(kind, tmp_path / "together") as second,
     ):
         assert found_after(second, together) == found_after(first, one_by_one)
+        assert_finds_runs(first)
 
 
 def test_others_see_events_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +160,7 @@ def test_others_see_events_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         )
         with first, second:
             expected = found_after(first, one_by_one)
+            assert_finds_runs(first)
             evaluation, seen = tables._store_evaluation, []
 
             def look(*arguments: Any) -> None:
