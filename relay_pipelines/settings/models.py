@@ -502,11 +502,13 @@ class Settings(Section):
         if "once" in self.mirrors:
             yield ("mirrors", "once"), "Dagster's job mirror_once has this name; rename the mirror"
         first: dict[str, str] = {}
-        for name in self.mirrors:
-            other = first.setdefault(name.replace("-", "_"), name)
-            if other != name:
-                why = f"Dagster cannot tell it from {other}, because '-' becomes '_'; rename one"
-                yield ("mirrors", name), why
+        for name, mirror in self.mirrors.items():
+            own = name.replace("-", "_")
+            for of_job in (own, *(f"{own}__{lane}" for lane in mirror.lanes)):
+                other = first.setdefault(of_job, name)
+                if other != name:
+                    why = f"its job mirror_{of_job} in Dagster is one of {other}, too; rename one"
+                    yield ("mirrors", name), why
 
     def mirror(self, name: str) -> Mirror:
         """Return the mirror of that name.
