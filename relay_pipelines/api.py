@@ -249,11 +249,11 @@ class Mirror:
         from relay_pipelines.audit import audit, spark_job  # Arrow and Spark are slow to import
 
         started = _CLOCK.monotonic()
-        found = audit.begin(self._sides, request or AuditRequest())
-        for _ in spark_job.read(found, self._session, f"relay-audit-{uuid.uuid4().hex[:12]}"):
+        audited = audit.begin(self._sides, request or AuditRequest())
+        for _ in spark_job.read(audited, self._session, f"relay-audit-{uuid.uuid4().hex[:12]}"):
             pass
-        found.seconds = _CLOCK.monotonic() - started
-        return found
+        audited.seconds = _CLOCK.monotonic() - started
+        return audited
 
     def compare(self, request: CompareRequest | None = None) -> Compared:
         """Compare both sides without the ledger, as `relay compare --mirror` does.

@@ -147,11 +147,11 @@ class MirrorComponent(dg.Component, dg.Resolvable):
             )
 
     def _changed(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        found = self.get_asset_spec(spec, Topic(*spec.key.path[-2:]))
-        if (found.key, found.partitions_def) != (spec.key, spec.partitions_def):
+        changed = self.get_asset_spec(spec, Topic(*spec.key.path[-2:]))
+        if (changed.key, changed.partitions_def) != (spec.key, spec.partitions_def):
             raise ConfigError(
                 f"{spec.key.to_user_string()}: key and partitions of a topic are fixed, because"
                 " runs report their windows by them",
                 remedy="use key_prefix of the component to move all assets",
             )
-        return found
+        return changed

@@ -148,8 +148,8 @@ def _documentation() -> str:
     named: list[str] = []
     with suppress(metadata.PackageNotFoundError):  # a task may have the modules alone
         named = metadata.metadata("relay_pipelines").get_all("Project-URL") or []
-    found = (url for label, _, url in (each.partition(", ") for each in named) if label == _LABEL)
-    return next(found, "").rstrip("/")
+    urls = (url for label, _, url in (each.partition(", ") for each in named) if label == _LABEL)
+    return next(urls, "").rstrip("/")
 
 
 def together(errors: Iterable[RelayError]) -> list[RelayError]:
@@ -350,7 +350,7 @@ class DestinationTopicLostError(DataLossError):
 
 def error_class(name: str) -> type[RelayError]:
     """Return the class of that name, such as an outcome's; `RelayError` if there is none."""
-    return next((found for found in _subclasses(RelayError) if found.__name__ == name), RelayError)
+    return next((kind for kind in _subclasses(RelayError) if kind.__name__ == name), RelayError)
 
 
 def _subclasses(parent: type[RelayError]) -> Iterator[type[RelayError]]:

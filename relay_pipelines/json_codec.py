@@ -60,8 +60,8 @@ def from_fields(kind: Callable[..., T], value: Any, version: int = _NEWEST) -> T
     Args:
         version: of the value, which has no later fields.
     """
-    found: T = _reader(kind, version)(value)
-    return found
+    parsed: T = _reader(kind, version)(value)
+    return parsed
 
 
 def _of_type(*kinds: type) -> Callable[[Any], Any]:

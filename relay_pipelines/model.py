@@ -48,7 +48,7 @@ class TopicPartition:
         from pydantic_core import core_schema as schema
 
         fields = {"topic": schema.str_schema(), "partition": schema.int_schema()}
-        found = schema.no_info_after_validator_function(
+        from_fields = schema.no_info_after_validator_function(
             lambda value: cls(value["topic"], value["partition"]),
             schema.typed_dict_schema({k: schema.typed_dict_field(v) for k, v in fields.items()}),
         )
@@ -57,7 +57,7 @@ class TopicPartition:
         )
         is_one = schema.is_instance_schema(cls)
         return schema.json_or_python_schema(
-            found, schema.union_schema([is_one, found]), serialization=shown
+            from_fields, schema.union_schema([is_one, from_fields]), serialization=shown
         )
 
     def __lt__(self, other: TopicPartition) -> bool:
@@ -695,8 +695,8 @@ class RecordPolicy:
             "transform": self.transform.arguments if self.transform else None,
             "select": self.select,
         }
-        found = {name: digest_of(part) for name, part in parts.items() if part}
-        return found | ({"code": _digest_of_files(files)} if files else {})
+        digests = {name: digest_of(part) for name, part in parts.items() if part}
+        return digests | ({"code": _digest_of_files(files)} if files else {})
 
     @property
     def may_quarantine(self) -> bool:

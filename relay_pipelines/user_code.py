@@ -38,9 +38,9 @@ def find(spec: ClassSpec, kind: str, form: str = "module:Class") -> Any:
             sys.path.append(spec.folder)  # last, so that no module there can replace a library
     try:
         use(module, spec.sources)
-        found = importlib.import_module(module)
+        loaded = importlib.import_module(module)
         _refuse_namesake(module, spec.folder)
-        return getattr(found, name)
+        return getattr(loaded, name)
     except ConfigError:
         raise
     except AttributeError:
@@ -71,14 +71,14 @@ def _refuse_namesake(module: str, folder: str) -> None:
 
 def _entry_point(name: str, kind: str, form: str) -> Any:
     group = f"relay_pipelines.{kind.replace(' ', '_')}s"
-    found = importlib.metadata.entry_points(group=group)
-    if name not in found.names:
-        known = ", ".join(sorted(found.names)) or "none is installed"
+    entry_points = importlib.metadata.entry_points(group=group)
+    if name not in entry_points.names:
+        known = ", ".join(sorted(entry_points.names)) or "none is installed"
         raise ConfigError(
             f"no {kind} is called {name!r}",
             remedy=f"write {form}, or an entry point: {known}",
         )
-    return found[name].load()
+    return entry_points[name].load()
 
 
 def describe(error: BaseException) -> str:

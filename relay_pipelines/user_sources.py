@@ -59,15 +59,15 @@ class Sources:
     def fix_class(self, spec: ClassSpec) -> ClassSpec:
         """Return the class with its module, and with what that imports from the same folder."""
         module, colon, _ = spec.name.partition(":")
-        found: dict[str, tuple[SourceFile, ...]] = {}
+        by_module: dict[str, tuple[SourceFile, ...]] = {}
         names = [module.partition(".")[0]] if colon and spec.folder else []
         while names:
             name = names.pop()
-            if name not in found:
-                found[name] = files = self._read(spec.folder, name)
+            if name not in by_module:
+                by_module[name] = files = self._read(spec.folder, name)
                 names += [imported for file in files for imported in _imports(file)]
         return replace(
-            spec, sources=tuple(file for _, files in sorted(found.items()) for file in files)
+            spec, sources=tuple(file for _, files in sorted(by_module.items()) for file in files)
         )
 
     def changes(self, before: Sources | None) -> list[str]:
@@ -132,13 +132,13 @@ def _imports(file: SourceFile) -> frozenset[str]:
         tree = ast.parse(file.content)
     except (SyntaxError, ValueError):
         return frozenset()  # its import says so
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return frozenset(found)
+            modules.add(node.module.partition(".")[0])
+    return frozenset(modules)
 
 
 def home(path: Path) -> Path:

@@ -49,16 +49,16 @@ def windows_as_frame(
         ConfigError: a column is unknown, or the ledger no longer knows what a window has copied.
         RelayError: the destination does not answer, or refuses.
     """
-    wanted = list(columns or _COLUMNS)
-    refuse_unknown_columns(wanted, _COLUMNS)
+    names = list(columns or _COLUMNS)
+    refuse_unknown_columns(names, _COLUMNS)
     sides = sides.seen()  # tasks must reach the same cluster
     entries = entries_back_to(sides, [topic], [window.key for window in windows])
     tasks = _labelled_ranges(sides.destination_cluster, entries, _Owners(windows, others))
-    schema = ", ".join(f"{column} {_COLUMNS[column]}" for column in wanted)
+    schema = ", ".join(f"{column} {_COLUMNS[column]}" for column in names)
     if not tasks:
         return session.createDataFrame([], schema)
     numbers = session.range(0, len(tasks), 1, len(tasks))
-    return numbers.mapInArrow(partial(_read_labelled, tasks, wanted), schema)
+    return numbers.mapInArrow(partial(_read_labelled, tasks, names), schema)
 
 
 _Labelled = list[tuple[str, Range]]
@@ -140,8 +140,8 @@ def _read_labelled(
     # without any column, nobody would know how many records there are
     read = list(dict.fromkeys(name for name in columns if name != _WINDOW)) or ["offset"]
     for number in (number for batch in numbers for number in batch["id"].to_pylist()):
-        for window, wanted in tasks[number]:
-            for found in read_range(wanted, read):
-                windows = pa.array([window] * found.num_rows, pa.string())
-                arrays = [windows if name == _WINDOW else found[name] for name in columns]
+        for window, part in tasks[number]:
+            for rows in read_range(part, read):
+                windows = pa.array([window] * rows.num_rows, pa.string())
+                arrays = [windows if name == _WINDOW else rows[name] for name in columns]
                 yield pa.record_batch(arrays, names=list(columns))

@@ -105,13 +105,13 @@ def _check_columns(schema: StructType, known: Mapping[str, str]) -> None:
             )
 
 
-def refuse_unknown_columns(wanted: Sequence[str], known: Mapping[str, str]) -> None:
+def refuse_unknown_columns(names: Sequence[str], known: Mapping[str, str]) -> None:
     """Refuse columns that there are not.
 
     Raises:
         ConfigError: it names the first one, and the nearest one that there is.
     """
-    for name in wanted:
+    for name in names:
         if name not in known:
             raise ConfigError(
                 f"the format relay has no column {name!r}", remedy=nearest(name, known, "columns")

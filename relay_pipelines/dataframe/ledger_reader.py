@@ -48,7 +48,7 @@ class LedgerReader(DataSourceReader):  # type: ignore[misc]
         if not isinstance(partition, Range):
             return
         with ClusterClient(partition.cluster, DestinationError, purpose="frame") as client:
-            for ledger_records in read_records(client, partition.wanted, self._prefixes):
+            for ledger_records in read_records(client, partition.offset_range, self._prefixes):
                 records = [
                     record
                     for record in ledger_records

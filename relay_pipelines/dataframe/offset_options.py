@@ -104,7 +104,7 @@ class _Position:
             raise self._wrong(json.dumps(given), "JSON by topic and partition")
         if not any(isinstance(value, dict) for value in given.values()) and len(self.topics) == 1:
             given = dict.fromkeys(self.topics, given)
-        found = {}
+        offsets = {}
         for topic, values in given.items():
             if topic not in self.topics:
                 raise ConfigError(
@@ -118,8 +118,8 @@ class _Position:
                         json.dumps({name: value} if name else value),
                         f"of a partition of topic {topic}, which has {', '.join(by_name)}",
                     )
-                found[by_name[name]] = value
-        return found
+                offsets[by_name[name]] = value
+        return offsets
 
     def _resolved(self, given: Mapping[TopicPartition, Any]) -> Offsets:
         """Return offsets; -2 and -1 are where the log begins and ends, as in spark-sql-kafka."""
@@ -131,13 +131,13 @@ class _Position:
         low, end = self.logs.low[tp], self.logs.end[tp]
         if type(offset) is not int:
             raise self._wrong(json.dumps({str(tp.partition): offset}), "an offset")
-        found = {EARLIEST: low, LATEST: end}.get(offset, offset)
-        if not low <= found <= end:
+        position = {EARLIEST: low, LATEST: end}.get(offset, offset)
+        if not low <= position <= end:
             raise ConfigError(
                 f"option {self.option}: {tp} has offsets {low} to {end}, and not {offset}",
                 remedy="write earliest or latest (in JSON -2 or -1), or an offset that it has",
             )
-        return found
+        return position
 
     def _first_offsets(self, ms: int) -> Offsets:
         """Return the first offset whose record is not older than a time; else the log's end.
@@ -152,7 +152,7 @@ class _Position:
         Raises:
             ConfigError: no record is as new as `startingTimestamp`, as in spark-sql-kafka.
         """
-        found = {}
+        positions = {}
         for tp, offset in self.client.list_offsets([*self.logs.low], ms, READ_COMMITTED).items():
             low, end = self.logs.low[tp], self.logs.end[tp]
             if offset < 0 and self.option == "startingTimestamp":
@@ -160,25 +160,25 @@ class _Position:
                     f"option {self.option}: {tp} has no record at or after {moment_of(ms) or ms}",
                     remedy="write an earlier time, or `start`, which then begins at the end",
                 )
-            found[tp] = end if offset < 0 else min(max(offset, low), end)
-        return found
+            positions[tp] = end if offset < 0 else min(max(offset, low), end)
+        return positions
 
     def _time_ms(self, value: int | str) -> int:
         """Return milliseconds since 1970, of a number or of ISO 8601."""
         if self.option in {"start", "end"}:
-            wanted = "earliest, latest, a time, an offset, or JSON by topic and partition"
+            form = "earliest, latest, a time, an offset, or JSON by topic and partition"
         else:
-            wanted = "a time"
+            form = "a time"
         try:
             ms = int(value) if str(value).lstrip("-").isdecimal() else moment_ms(str(value))
         except ValueError:
-            raise self._wrong(repr(value), wanted) from None
+            raise self._wrong(repr(value), form) from None
         # brokers read negative times as questions of another kind: -1 is the end
         if not 0 <= ms <= _LAST_MS:
             raise self._wrong(repr(value), "a time since 1970")
         return ms
 
-    def _wrong(self, given: str, wanted: str) -> ConfigError:
+    def _wrong(self, given: str, form: str) -> ConfigError:
         topic, partitions = next(((t, some) for t, some in self.topics.items() if some), ("t", []))
         example = f'{{"{topic}": {{"{partitions[0].partition if partitions else 0}": %s}}}}'
         remedies = {
@@ -186,4 +186,4 @@ class _Position:
             "": f"write earliest, latest, 2026-01-31T12:00:00Z, an offset, or {example % 120}",
         }
         remedy = next(text for end, text in remedies.items() if self.option.endswith(end))
-        return ConfigError(f"option {self.option}: {given} is not {wanted}", remedy=remedy)
+        return ConfigError(f"option {self.option}: {given} is not {form}", remedy=remedy)

@@ -36,17 +36,17 @@ def our_names(options: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigError: one is given by both names.
     """
-    found: dict[str, str] = {}
+    by_our_name: dict[str, str] = {}
     for key, value in options.items():
         name = _CANONICAL.get(key.lower(), key)
         ours = _SPARK_NAMES.get(name, name)
-        if ours in found:
+        if ours in by_our_name:
             raise ConfigError(
                 f"options {ours} and {_SPARK_NAME_OF[ours]} mean the same",
                 remedy="give one of them",
             )
-        found[ours] = value
-    return found
+        by_our_name[ours] = value
+    return by_our_name
 
 
 def refuse_unknown(options: Iterable[str], known: Sequence[str], subject: str) -> None:

@@ -35,7 +35,7 @@ class Range(InputPartition):  # type: ignore[misc]
         chunks: Sequence[ChunkCopies] | None = None,
     ) -> None:
         self.cluster = cluster
-        self.wanted = offset_range
+        self.offset_range = offset_range
         self.chunks = chunks
 
     @classmethod
@@ -54,11 +54,13 @@ class Range(InputPartition):  # type: ignore[misc]
         if self.chunks is not None:
             chunks = self.chunks
             for start, end in _cuts(len(chunks), count):
-                yield Range.of_chunks(self.cluster, self.wanted.topic_partition, chunks[start:end])
+                yield Range.of_chunks(
+                    self.cluster, self.offset_range.topic_partition, chunks[start:end]
+                )
             return
         # where a cut goes through a batch, both read it, and each takes its own offsets
-        first, tp = self.wanted.start, self.wanted.topic_partition
-        for start, end in _cuts(len(self.wanted), count):
+        first, tp = self.offset_range.start, self.offset_range.topic_partition
+        for start, end in _cuts(len(self.offset_range), count):
             yield Range(self.cluster, OffsetRange(tp, first + start, first + end))
 
 
@@ -72,10 +74,12 @@ def split(ranges: Sequence[Range], at_least: int | None) -> list[Range]:
     """Cut ranges, the longer ones into more parts, until there are so many Spark partitions."""
     if at_least is None or len(ranges) >= at_least:
         return list(ranges)
-    total = max(1, sum(len(each.wanted) for each in ranges))
+    total = max(1, sum(len(each.offset_range) for each in ranges))
     # rounded up, so that they are not fewer
     return [
-        part for each in ranges for part in each.parts(-(-len(each.wanted) * at_least // total))
+        part
+        for each in ranges
+        for part in each.parts(-(-len(each.offset_range) * at_least // total))
     ]
 
 
@@ -85,13 +89,13 @@ def read_range(partition: Range, columns: Sequence[str]) -> Iterator[pa.RecordBa
     Raises:
         DataLossError: records of its chunks are not there any more, and others are.
     """
-    builder = ColumnBuilder(columns, partition.wanted.topic_partition)
+    builder = ColumnBuilder(columns, partition.offset_range.topic_partition)
     with (
         garbage_collection_paused(),
         ClusterClient(partition.cluster, SourceError, purpose="frame") as client,
     ):
         own = None if partition.chunks is None else OwnBatches(partition.chunks)
-        for spans in read(client, partition.wanted, _FETCH_BYTES):
+        for spans in read(client, partition.offset_range, _FETCH_BYTES):
             for span in spans if own is None else filter(own.has, spans):
                 for records in records_in(span):
                     builder.add(records, log_append_time=is_log_append_time(span))
@@ -101,6 +105,6 @@ def read_range(partition: Range, columns: Sequence[str]) -> Iterator[pa.RecordBa
     if own is not None and own.replaced:
         raise DataLossError(
             f"other records stand in the place of {own.replaced:,} that were copied to"
-            f" {partition.wanted}",
+            f" {partition.offset_range}",
             remedy="`relay audit` names the chunks; `relay replay` copies them again",
         )

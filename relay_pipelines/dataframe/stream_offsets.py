@@ -77,12 +77,14 @@ class StreamOffsets:
         def offsets(which: Callable[[_TopicOffsets], Mapping[int, int]]) -> Offsets:
             return {
                 TopicPartition(topic, partition): offset
-                for topic, found in topics.items()
-                for partition, offset in which(found).items()
+                for topic, of_topic in topics.items()
+                for partition, offset in which(of_topic).items()
             }
 
-        ids = {topic: found.id for topic, found in topics.items()}
-        return cls(offsets(lambda found: found.begin), offsets(lambda found: found.next), ids)
+        ids = {topic: of_topic.id for topic, of_topic in topics.items()}
+        return cls(
+            offsets(lambda of_topic: of_topic.begin), offsets(lambda of_topic: of_topic.next), ids
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +177,10 @@ def next_offsets(begins: Offsets, ends: Offsets, limit: int | None) -> dict[Topi
     new = {tp: max(0, ends.get(tp, begin) - begin) for tp, begin in begins.items()}
     total = sum(new.values())
     left = total if limit is None else limit
-    found = dict(begins)
+    ends = dict(begins)
     for tp, count in new.items():
         # in proportion to what is left, and never nothing of everything
         share = min(count, left, -(-count * left // total)) if total else 0
-        found[tp] += share
+        ends[tp] += share
         total, left = total - count, left - share
-    return found
+    return ends

@@ -79,13 +79,13 @@ class Selection:
             ConfigError: an assigned partition does not exist.
             RetriableError: a topic does not exist.
         """
-        found: dict[str, list[TopicPartition]] = {}
+        by_topic: dict[str, list[TopicPartition]] = {}
         known: set[TopicPartition] = set()
         for topic in self._topics(client):
-            wanted = [tp for tp in self._partitions(client, topic) if tp not in known]
-            known.update(wanted)
-            found[topic] = wanted
-        return found
+            new = [tp for tp in self._partitions(client, topic) if tp not in known]
+            known.update(new)
+            by_topic[topic] = new
+        return by_topic
 
     def _topics(self, client: ClusterClient) -> Sequence[str]:
         if self.pattern is None:

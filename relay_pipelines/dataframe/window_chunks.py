@@ -110,10 +110,10 @@ def _at_destination(selection: Selection, own: Sequence[LedgerEntry]) -> list[Ra
 
 
 def _by_topic(entries: Iterable[tuple[OffsetRange, LedgerEntry]]) -> dict[str, list[LedgerEntry]]:
-    found = defaultdict(list)
+    by_topic = defaultdict(list)
     for offsets, entry in entries:
-        found[offsets.topic_partition.topic].append(entry)
-    return found
+        by_topic[offsets.topic_partition.topic].append(entry)
+    return by_topic
 
 
 def _of_topics(topics: Sequence[str]) -> str:
@@ -129,17 +129,17 @@ def _ranges(
         RetentionPassedError: a chunk is no longer there; each attempt of a task would find it out
             again.
     """
-    wanted = [tp for tp, some in chunks.items() if some]
+    filled = [tp for tp, some in chunks.items() if some]
     with selection.client() as client:
-        low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
+        low = client.list_offsets(filled, EARLIEST, READ_COMMITTED)
         cluster = client.cluster
-    found: list[Range] = []
+    ranges: list[Range] = []
     for tp, some in chunks.items():
         if selection.at_source:
-            found += [Range(cluster, OffsetRange(tp, chunk.start, chunk.end)) for chunk in some]
+            ranges += [Range(cluster, OffsetRange(tp, chunk.start, chunk.end)) for chunk in some]
         elif some:
-            found.append(Range.of_chunks(cluster, tp, some))
-    for offsets in (each.wanted for each in found):
+            ranges.append(Range.of_chunks(cluster, tp, some))
+    for offsets in (each.offset_range for each in ranges):
         if offsets.start < low[offsets.topic_partition]:
             raise RetentionPassedError(
                 f"{cluster.name} no longer has the records before offset"
@@ -148,7 +148,7 @@ def _ranges(
                 topic_partition=offsets.topic_partition,
                 offset=offsets.start,
             )
-    return found
+    return ranges
 
 
 def window_entries(

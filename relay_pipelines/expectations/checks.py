@@ -25,33 +25,33 @@ def spec(mirror: str, topic: str, expectation: Expectation) -> dg.AssetCheckSpec
     )
 
 
-def evaluation(mirror: str, window: TopicWindow, found: Result) -> dg.AssetCheckEvaluation:
+def evaluation(mirror: str, window: TopicWindow, outcome: Result) -> dg.AssetCheckEvaluation:
     """What an expectation found in a window."""
-    warns = found.late or found.expectation.severity is CheckSeverity.WARN
+    warns = outcome.late or outcome.expectation.severity is CheckSeverity.WARN
     severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
-    key = naming.topic_check(mirror, window.topic, found.expectation.name)
-    result = CheckResult(found.passed, found.what, _metadata(window, found), severity)
-    return result.evaluation(key, window.name, blocking=found.expectation.blocking)
+    key = naming.topic_check(mirror, window.topic, outcome.expectation.name)
+    result = CheckResult(outcome.passed, outcome.what, _metadata(window, outcome), severity)
+    return result.evaluation(key, window.name, blocking=outcome.expectation.blocking)
 
 
-def blocked(window: TopicWindow, found: Result) -> str:
+def blocked(window: TopicWindow, outcome: Result) -> str:
     """Why the run of the window fails; empty if it does not, for this expectation."""
-    if found.passed or found.late or not found.expectation.blocking:
+    if outcome.passed or outcome.late or not outcome.expectation.blocking:
         return ""
-    return f"window {window.name}: {window.topic}: {found.expectation.name}: {found.what}"
+    return f"window {window.name}: {window.topic}: {outcome.expectation.name}: {outcome.what}"
 
 
-def _metadata(window: TopicWindow, found: Result) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"records": window.records, "side": found.expectation.side.value}
-    if found.failing is not None:
-        metadata["failing (records)"] = found.failing
-    if found.sample:
+def _metadata(window: TopicWindow, outcome: Result) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"records": window.records, "side": outcome.expectation.side.value}
+    if outcome.failing is not None:
+        metadata["failing (records)"] = outcome.failing
+    if outcome.sample:
         metadata["failing, some"] = dg.MetadataValue.table(
-            [dg.TableRecord(dict(row)) for row in found.sample],
+            [dg.TableRecord(dict(row)) for row in outcome.sample],
             schema=dg.TableSchema(
                 columns=[
                     dg.TableColumn(name, "int" if name in {"partition", "offset"} else "string")
-                    for name in found.columns
+                    for name in outcome.columns
                 ]
             ),
         )

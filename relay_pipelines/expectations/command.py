@@ -25,14 +25,14 @@ def run(
     documents: list[dict[str, Any]] = []
 
     def one(session: Session, sides: Sides) -> None:
-        for found in selected.validate(session, invocation.config, sides, request):
-            documents.append(_document(sides.name, found))
-            for line, warns in found.failed:
+        for results in selected.validate(session, invocation.config, sides, request):
+            documents.append(_document(sides.name, results))
+            for line, warns in results.failed:
                 (messages.warning if warns else messages.error)(f"{sides.name}: {line}")
-            if found.problems:
+            if results.problems:
                 invocation.raise_exit_code(DIFFERENCE)
             if not as_json:
-                _show(sides.name, found)
+                _show(sides.name, results)
 
     _each(invocation, names, one)
     if as_json:
@@ -75,12 +75,12 @@ def _each(
                 one(session, Sides(name, mirror))
 
 
-def _document(name: str, found: TopicResults) -> dict[str, Any]:
+def _document(name: str, of_topic: TopicResults) -> dict[str, Any]:
     return {
         "mirror": name,
-        "topic": found.window.topic,
-        "window": found.window.name,
-        "records": found.window.records,
+        "topic": of_topic.window.topic,
+        "window": of_topic.window.name,
+        "records": of_topic.window.records,
         "expectations": [
             {
                 "name": result.expectation.name,
@@ -92,13 +92,13 @@ def _document(name: str, found: TopicResults) -> dict[str, Any]:
                 "failing": result.failing,
                 "sample": [dict(row) for row in result.sample],
             }
-            for result in found.results
+            for result in of_topic.results
         ],
     }
 
 
-def _show(name: str, found: TopicResults) -> None:
-    console, window = stdout(), found.window
+def _show(name: str, of_topic: TopicResults) -> None:
+    console, window = stdout(), of_topic.window
     title = f"{name}: {window.topic}, {window.name}: {plural(window.records, 'record')}"
     cells = [
         (
@@ -106,10 +106,10 @@ def _show(name: str, found: TopicResults) -> None:
             result.expectation.side.value,
             "met" if result.passed else f"{result.expectation.severity}: {result.what}",
         )
-        for result in found.results
+        for result in of_topic.results
     ]
     tables.show(console, tables.rows(title, ("expectation", "side", "result"), cells))
-    for result in found.results:
+    for result in of_topic.results:
         if result.sample:
             names = result.columns
             rows = [[str(row.get(column, "")) for column in names] for row in result.sample]

@@ -109,7 +109,7 @@ def validate(
 def _begun(sides: Sides) -> list[str]:
     """Return the source topics that the mirror has begun and still selects."""
     snapshot = read_checkpoints(sides)
-    wanted = sides.mirror.topics
+    configured = sides.mirror.topics
     topics = {*snapshot.starts, *(tp.topic for tp in snapshot.checkpoints)} - {""}
-    decisions = select(topics, wanted.allow, wanted.deny)
+    decisions = select(topics, configured.allow, configured.deny)
     return [decision.topic for decision in decisions if decision.included]

@@ -81,16 +81,16 @@ def columns(given: Sequence[Mapping[str, Any]], fields: Iterable[str]) -> set[st
     Args:
         fields: the columns out of the JSON value.
     """
-    found: set[str] = set()
+    used: set[str] = set()
     for each in given:
         named = [each[argument] for argument in _COLUMN_ARGUMENTS if argument in each]
         if not named or any(each.get(argument) for argument in _OPAQUE_ARGUMENTS):
             # it looks at the table, or at columns that only Spark can tell
-            found.update(RECORD_COLUMNS, fields)
+            used.update(RECORD_COLUMNS, fields)
         for columns in named:
-            found.update(columns if isinstance(columns, list) else [columns])
+            used.update(columns if isinstance(columns, list) else [columns])
     # a sample of what fails shows the value
-    return found | ({"value"} if found.intersection(HELPER_COLUMNS) else set())
+    return used | ({"value"} if used.intersection(HELPER_COLUMNS) else set())
 
 
 def _text(column: str) -> str:
@@ -131,11 +131,11 @@ def frame(
     from relay_pipelines import dataframe
 
     dataframe.register(session)
-    wanted = [name for name in (*COLUMNS, *_DERIVED) if name in {*columns, *_IDENTITY}]
+    names = [name for name in (*COLUMNS, *_DERIVED) if name in {*columns, *_IDENTITY}]
     fields = {name: kind for name, kind in schema.items() if name in columns}
     parses = bool(fields) or "fits_schema" in columns
-    needed = set(wanted) & COLUMNS.keys() | ({"value"} if parses else set())
-    for name in wanted:
+    needed = set(names) & COLUMNS.keys() | ({"value"} if parses else set())
+    for name in names:
         needed.update(_DERIVED.get(name, ("", ""))[0].split())
     records = (
         session.read.format("relay")
@@ -150,7 +150,7 @@ def frame(
         )
         .load()
     )
-    expressions = [f"{_expression(name)} AS {name}" for name in wanted]
+    expressions = [f"{_expression(name)} AS {name}" for name in names]
     if not parses:
         return records.selectExpr(*expressions)
     # all fields: a value that does not fit one of them must not depend on what a suite looks at

@@ -99,13 +99,13 @@ def validate(
                 some = SideRun(session, config, sides, window, side, beside_copy).results(of_side)
                 results.update({each.expectation.name: each for each in some})
 
-    found: Mapping[str, Result] = results
+    ended: Mapping[str, Result] = results
     if deadline_seconds is None:
         run()
     else:
-        found = _until(deadline_seconds, session, run, results)
+        ended = _until(deadline_seconds, session, run, results)
     return [
-        found.get(expectation.name) or _late(expectation, deadline_seconds or 0.0, window.name)
+        ended.get(expectation.name) or _late(expectation, deadline_seconds or 0.0, window.name)
         for expectation in expectations
     ]
 
@@ -113,7 +113,7 @@ def validate(
 def started(session: Callable[[], Any]) -> Callable[[], Any]:
     """Call `session`; return what returns its result, or raises its error."""
     try:
-        found = session()
+        spark = session()
     except RelayError as error:
         failed = error  # Python deletes `error`
 
@@ -121,7 +121,7 @@ def started(session: Callable[[], Any]) -> Callable[[], Any]:
             raise failed
 
         return fail
-    return lambda: found
+    return lambda: spark
 
 
 def _until(
@@ -144,10 +144,10 @@ def _until(
     try:
         within(deadline_seconds, named)
     except TimeoutError:
-        found = dict(results)  # those that follow only say that they are cancelled
+        ended = dict(results)  # those that follow only say that they are cancelled
         with suppress(Exception):
             cancel_group(session(), group)
-        return found
+        return ended
     return results
 
 
@@ -229,39 +229,41 @@ class SideRun:
         with quiet():
             built = self.suite_of(expectations)
             data = self.data(expectations, built)
-            found = built.run(data, [COUNT, *range(len(expectations))], "BOOLEAN_ONLY")
-            problem, note = self._missing(built, data, found.pop(COUNT, None))
+            by_number = built.run(data, [COUNT, *range(len(expectations))], "BOOLEAN_ONLY")
+            problem, note = self._missing(built, data, by_number.pop(COUNT, None))
             failed = [
-                number for number, each in found.items() if not each.success and not _error(each)
+                number
+                for number, each in by_number.items()
+                if not each.success and not _error(each)
             ]
             if failed and not problem:
                 shown = _shown(sample, data.columns)
                 more = built.run(data, failed, details(sample, shown))
                 # that it fails is known, even if the details are not
-                found |= {number: each for number, each in more.items() if not _error(each)}
+                by_number |= {number: each for number, each in more.items() if not _error(each)}
         if problem:
             return [_unknown(each, problem) for each in expectations]
         results = [
-            self._result(each, found.get(number), built.problems.get(number, ""))
+            self._result(each, by_number.get(number), built.problems.get(number, ""))
             for number, each in enumerate(expectations)
         ]
         return [replace(each, what=f"{each.what}{note}") for each in results]
 
-    def _result(self, expectation: Expectation, found: Any, problem: str) -> Result:
+    def _result(self, expectation: Expectation, ran: Any, problem: str) -> Result:
         """Return a result of ours.
 
         Args:
-            found: the result of Great Expectations; None if it could not run.
+            ran: the result of Great Expectations; None if it could not run.
             problem: why it could not.
         """
         sample = self._sample
-        if found is None:
+        if ran is None:
             return _unknown(expectation, problem or "it has no result")
-        if error := _error(found):
+        if error := _error(ran):
             return _unknown(expectation, _shown_error(error, sample))
-        if found.success:
+        if ran.success:
             return Result(expectation, passed=True, what="met")
-        details = found.result
+        details = ran.result
         failing = details.get("unexpected_count")
         # what it looks for must not be in the result
         values = sample.values and expectation.kind != "no_pii"
@@ -275,27 +277,27 @@ class SideRun:
         shown = tuple(_row(row, values=values) for row in rows[: sample.rows])
         return _failed(expectation, what, failing=failing, sample=shown)
 
-    def _missing(self, built: Suite, data: Any, found: Any) -> tuple[str, str]:
+    def _missing(self, built: Suite, data: Any, ran: Any) -> tuple[str, str]:
         """Compare the records that were read with the ledger's.
 
         Args:
-            found: whether they are as many; None if there was nothing to run.
+            ran: whether they are as many; None if there was nothing to run.
 
         Returns:
             why the expectations did not see the window, and what they say beside their results;
             both empty if they saw it.
         """
-        if found is None or found.success:
+        if ran is None or ran.success:
             return "", ""
         # alone, because what fails beside it may have taken it along
-        found = built.run(data, [COUNT], "SUMMARY")[COUNT]
-        if error := _error(found):
+        ran = built.run(data, [COUNT], "SUMMARY")[COUNT]
+        if error := _error(ran):
             return _shown_error(error, self._sample), ""
-        wanted, seen = self.window.expected(self.side), int(found.result["observed_value"])
-        if seen == wanted:
+        expected, seen = self.window.expected(self.side), int(ran.result["observed_value"])
+        if seen == expected:
             return "", ""
-        what = f"the {self.side} holds {seen:,} of the {wanted:,} records of the chunks"
-        if seen < wanted and self._is_compacted():
+        what = f"the {self.side} holds {seen:,} of the {expected:,} records of the chunks"
+        if seen < expected and self._is_compacted():
             return "", f"; {what}, as it is compacted"
         return f"{what} that the ledger has for {self.window.name}", ""
 
@@ -320,7 +322,7 @@ class SideRun:
             upstreams[0],
         )
 
-    def data(self, wanted: Sequence[Expectation], built: Suite) -> Any:
+    def data(self, expectations: Sequence[Expectation], built: Suite) -> Any:
         """Return the DataFrame of the side, with the columns that these expectations need.
 
         Raises:
@@ -340,7 +342,7 @@ class SideRun:
         PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
         fields = suite.schema(self.sides.mirror.expectations_of(self.window.topic))
         columns = suite.columns(built.arguments, fields)
-        if suite.schema(wanted):
+        if suite.schema(expectations):
             columns.add("fits_schema")
         session = self.session()
         data = suite.frame(
@@ -389,8 +391,8 @@ class Suite:
         if not chosen.expectations:
             return {}
         batch = batch_definition(new_context()).get_batch({"dataframe": data})
-        found = batch.validate(chosen, result_format=result_format)
-        return {each.expectation_config.meta["relay"]: each for each in found.results}
+        validated = batch.validate(chosen, result_format=result_format)
+        return {each.expectation_config.meta["relay"]: each for each in validated.results}
 
 
 @contextmanager
@@ -455,9 +457,9 @@ def _cut(value: Any) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-def _error(found: Any) -> str:
+def _error(ran: Any) -> str:
     """Return why an expectation could not run, in one line; empty if it ran."""
-    info = found.exception_info or {}
+    info = ran.exception_info or {}
     # one per metric, or one alone
     for each in [info, *(value for value in info.values() if isinstance(value, dict))]:
         if each.get("raised_exception"):

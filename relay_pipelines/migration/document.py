@@ -47,15 +47,15 @@ def security(keys: Keys, cluster: str, document: Document, folder: Path) -> dict
         return own if own is not None else shared
 
     def note(key: str, why: str) -> None:
-        keys.note(f"{cluster}.{key}" if f"{cluster}.{key}" in keys.found else key, why)
+        keys.note(f"{cluster}.{key}" if f"{cluster}.{key}" in keys.given else key, why)
 
     protocol = take("security.protocol") or "PLAINTEXT"
-    found: dict[str, Any] = {}
+    section: dict[str, Any] = {}
     if protocol.startswith("SASL_"):
-        found |= _sasl(take, note, cluster, document)
+        section |= _sasl(take, note, cluster, document)
     if protocol.endswith("SSL"):
-        found |= _tls(take, note, cluster, document, folder)
-    return {"protocol": protocol, **found} if protocol != "PLAINTEXT" else {}
+        section |= _tls(take, note, cluster, document, folder)
+    return {"protocol": protocol, **section} if protocol != "PLAINTEXT" else {}
 
 
 def _sasl(
@@ -98,12 +98,12 @@ def _sasl(
 
 def _kerberos(take: Take, note: Callable[[str, str], None], jaas: dict[str, str]) -> dict[str, Any]:
     """Return the options of Krb5LoginModule; the keytab has to be where tasks run, too."""
-    found = {"mechanism": "GSSAPI"}
+    section = {"mechanism": "GSSAPI"}
     service = take("sasl.kerberos.service.name") or jaas.get("serviceName")
     if service and service != "kafka":
-        found["service_name"] = service
+        section["service_name"] = service
     if "principal" in jaas:
-        found["principal"] = jaas["principal"]
+        section["principal"] = jaas["principal"]
     for theirs, ours, asked in (
         ("keyTab", "keytab", "useKeyTab"),
         ("ticketCache", "ticket_cache", "useTicketCache"),
@@ -111,18 +111,18 @@ def _kerberos(take: Take, note: Callable[[str, str], None], jaas: dict[str, str]
         file = jaas.get(theirs)
         if not file or jaas.get(asked, "false").lower() != "true":
             continue
-        if ours == "keytab" and "principal" not in found:
+        if ours == "keytab" and "principal" not in section:
             # Java would ask for a name, and no other process may choose one
             why = f"it names no principal for {file}; set security.principal and security.keytab"
             note("sasl.jaas.config", why)
-            return found
+            return section
         if Path(file).is_file():
-            found[ours] = file
+            section[ours] = file
         else:
             note("sasl.jaas.config", f"{file} is not here; set security.{ours}")
-    if "keytab" in found:
-        found.pop("ticket_cache", None)
-    return found
+    if "keytab" in section:
+        section.pop("ticket_cache", None)
+    return section
 
 
 def _oauth(
@@ -137,20 +137,20 @@ def _oauth(
         for name, value in jaas.items()
         if name.startswith("extension_")
     }
-    found: dict[str, Any] = {"mechanism": "OAUTHBEARER"}
+    section: dict[str, Any] = {"mechanism": "OAUTHBEARER"}
     if endpoint := take("sasl.oauthbearer.token.endpoint.url"):
-        found["token_endpoint"] = endpoint
-        found["client_id"] = jaas.get("clientId", "relay")
-        found["client_secret"] = document.secret(cluster, "client secret")
+        section["token_endpoint"] = endpoint
+        section["client_id"] = jaas.get("clientId", "relay")
+        section["client_secret"] = document.secret(cluster, "client secret")
         if "scope" in jaas:
-            found["scope"] = jaas["scope"]
+            section["scope"] = jaas["scope"]
     else:
         note(
             "sasl.mechanism",
             f"write a token provider in Python; {page('Secure connections')} shows one",
         )
-        found["token_provider"] = "tokens:token"  # noqa: S105 - a function's name
-    return found | ({"sasl_extensions": extensions} if extensions else {})
+        section["token_provider"] = "tokens:token"  # noqa: S105 - a function's name
+    return section | ({"sasl_extensions": extensions} if extensions else {})
 
 
 def _tls(
@@ -160,21 +160,21 @@ def _tls(
     document: Document,
     folder: Path,
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    section: dict[str, Any] = {}
     for store, ours in (("truststore", "ca_location"), ("keystore", "certificate_location")):
         location, kind = take(f"ssl.{store}.location"), take(f"ssl.{store}.type") or "JKS"
         take(f"ssl.{store}.password")  # of the store, which PEM does not have
         if not location:
             continue
         if kind.upper() == "PEM":
-            found[ours] = str((folder / location).absolute())
+            section[ours] = str((folder / location).absolute())
         else:
             note(f"ssl.{store}.location", _NOT_PEM.format(ours=ours))
-    if take("ssl.key.password") and "certificate_location" in found:
-        found["key_password"] = document.secret(cluster, "key password")
+    if take("ssl.key.password") and "certificate_location" in section:
+        section["key_password"] = document.secret(cluster, "key password")
     if take("ssl.endpoint.identification.algorithm") == "":
-        found["verify_hostname"] = False
-    return found
+        section["verify_hostname"] = False
+    return section
 
 
 _ENTRY = re.compile(r"((?:\\.|[^\\\s=:])*)\s*[=:]?\s*(.*)", re.DOTALL)
@@ -184,12 +184,12 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 def parse(text: str) -> dict[str, str]:
     """Return the keys and values; the last one of a repeated key counts, as in Java."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for line in _logical_lines(text):
         match = _ENTRY.fullmatch(line)
         if match and match[1]:
-            found[_unescaped(match[1])] = _unescaped(match[2])
-    return found
+            properties[_unescaped(match[1])] = _unescaped(match[2])
+    return properties
 
 
 def _logical_lines(text: str) -> list[str]:
@@ -226,28 +226,28 @@ class Keys:
     """The keys of MirrorMaker's configuration; each is taken, or noted with the reason why not.
 
     Args:
-        found: values by dotted key.
+        given: values by dotted key.
     """
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        self.found = found
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given = given
         self.notes: dict[str, str] = {}
         self._taken: set[str] = set()
 
     def take(self, key: str, default: Any = None) -> Any:
         """Return a value that is translated."""
-        if key in self.found:
+        if key in self.given:
             self._taken.add(key)
-        return self.found.get(key, default)
+        return self.given.get(key, default)
 
     def note(self, key: str, why: str) -> None:
         """Say why a key is not translated, or what to do about it; nothing if it is not there."""
-        if key in self.found:
+        if key in self.given:
             self.notes[key] = why
 
     def rest(self) -> Iterator[str]:
         """Yield the keys that nobody took or noted."""
-        return (key for key in self.found if key not in self._taken and key not in self.notes)
+        return (key for key in self.given if key not in self._taken and key not in self.notes)
 
 
 @dataclass(slots=True)

@@ -106,15 +106,15 @@ class Flow:
 def _flows(keys: Keys, clusters: list[str]) -> list[tuple[str, str]]:
     """Return the enabled flows; note the keys of the others."""
     named = {
-        (match["source"], match["target"]) for key in keys.found if (match := _FLOW.fullmatch(key))
+        (match["source"], match["target"]) for key in keys.given if (match := _FLOW.fullmatch(key))
     }
     flows = []
     for source, target in sorted(named):
-        enabled = keys.take(f"{source}->{target}.enabled", keys.found.get("enabled", "false"))
+        enabled = keys.take(f"{source}->{target}.enabled", keys.given.get("enabled", "false"))
         if str(enabled).lower() == "true" and {source, target} <= set(clusters):
             flows.append((source, target))
             continue
-        for key in keys.found:
+        for key in keys.given:
             if key.startswith(f"{source}->{target}."):
                 keys.note(key, "the flow is not enabled")
     return flows
@@ -132,7 +132,7 @@ def _mirror(flow: Flow, document: Document, folder: Path, *, back: bool) -> dict
         "topics": _topics(flow, back=back),
     }
     for prefix in (f"{flow.source}.consumer.", "source.consumer.", "consumer."):
-        if flow.keys.found.get(f"{prefix}auto.offset.reset") in {"earliest", "latest"}:
+        if flow.keys.given.get(f"{prefix}auto.offset.reset") in {"earliest", "latest"}:
             mirror["start"] = flow.keys.take(f"{prefix}auto.offset.reset")
     if tasks := flow.number("tasks.max"):
         mirror["copy"] = {"parallelism": tasks}
@@ -148,8 +148,8 @@ def _cluster(keys: Keys, name: str, document: Document, folder: Path) -> dict[st
     cluster: dict[str, Any] = {
         "bootstrap_servers": [server.strip() for server in servers.split(",") if server.strip()]
     }
-    if found := security(keys, name, document, folder):
-        cluster["security"] = found
+    if secured := security(keys, name, document, folder):
+        cluster["security"] = secured
     return cluster
 
 

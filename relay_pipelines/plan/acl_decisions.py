@@ -69,11 +69,11 @@ def plan_acls(
     decisions = []
     for topic in sorted(set(topics.values())):
         source_topics = [name for name, copy in topics.items() if copy == topic]
-        wanted = {name: _mapped(source, name, topic) for name in source_topics}
+        by_source = {name: _mapped(source, name, topic) for name in source_topics}
         existing = [acl for acl in destination if acl.covers(topic)]
         decided = {
-            acl: _decide(acl, source_acl, wanted, existing, is_ours=topic in copied_to)
-            for mapped in wanted.values()
+            acl: _decide(acl, source_acl, by_source, existing, is_ours=topic in copied_to)
+            for mapped in by_source.values()
             for acl, source_acl in mapped.items()
         }
         decisions += [decided[acl] for acl in sorted(decided)]
@@ -109,12 +109,12 @@ def _narrowed(acl: Acl) -> Sequence[Operation]:
 def _decide(
     acl: Acl,
     source_acl: Acl,
-    wanted: Mapping[str, Mapping[Acl, Acl]],
+    by_source: Mapping[str, Mapping[Acl, Acl]],
     existing: Sequence[Acl],
     *,
     is_ours: bool,
 ) -> AclDecision:
-    why = _why_not_copied(acl, wanted)
+    why = _why_not_copied(acl, by_source)
     if why:
         return AclDecision(acl, source_acl, State.NOT_COPIED, why)
     if any(other.decides(acl) for other in existing):
@@ -124,20 +124,20 @@ def _decide(
     return AclDecision(acl, source_acl, State.MISSING)
 
 
-def _why_not_copied(acl: Acl, wanted: Mapping[str, Mapping[Acl, Acl]]) -> str:
+def _why_not_copied(acl: Acl, by_source: Mapping[str, Mapping[Acl, Acl]]) -> str:
     """Why the ACL is not copied; empty if it is.
 
     Args:
-        wanted: source topic -> the ACLs it asks for, for all that share the destination topic.
+        by_source: source topic -> the ACLs it asks for, for all that share the destination topic.
     """
     if acl.operation not in _READER_OPERATIONS:
         return "only what readers need is copied"
     if acl.permission is Permission.DENY:
         return ""
     denial = replace(acl, permission=Permission.DENY)
-    if any(other.decides(denial) for acls in wanted.values() for other in acls):
+    if any(other.decides(denial) for acls in by_source.values() for other in acls):
         return "denied as well"
-    for topic, acls in wanted.items():
+    for topic, acls in by_source.items():
         if not any(other.decides(acl) for other in acls):
             return f"not allowed on {topic}, which is copied to the same topic"
     return ""

@@ -89,7 +89,7 @@ def judge(positions: Iterable[Position], facts: Facts) -> dict[TopicPartition, B
         for blocker, (fact, find) in _JUDGES.items()
         if not fact or getattr(facts, fact)
     ]
-    found: dict[TopicPartition, Blockers] = {}
+    by_partition: dict[TopicPartition, Blockers] = {}
     for position in positions:
         blockers = {
             blocker: error
@@ -97,8 +97,8 @@ def judge(positions: Iterable[Position], facts: Facts) -> dict[TopicPartition, B
             if (error := find(position, facts)) is not None
         }
         if blockers:
-            found[position.topic_partition] = blockers
-    return found | {tp: {Blocker.UNKNOWN: error} for tp, error in facts.unknown.items()}
+            by_partition[position.topic_partition] = blockers
+    return by_partition | {tp: {Blocker.UNKNOWN: error} for tp, error in facts.unknown.items()}
 
 
 @dataclass(frozen=True, slots=True)

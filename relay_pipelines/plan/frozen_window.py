@@ -70,8 +70,8 @@ class FrozenWindow:
             replace(each, end=min(each.end, next_offsets.get(each.topic_partition, each.end)))
             for each in self.ranges
         ]
-        found = tuple(each for each in ranges if len(each))
-        return replace(self, ranges=found) if found else None
+        filled = tuple(each for each in ranges if len(each))
+        return replace(self, ranges=filled) if filled else None
 
     def extended(self, later: FrozenWindow) -> FrozenWindow:
         """The window with a later round of its copy: its key and time, and the ends of both."""

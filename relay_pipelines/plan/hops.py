@@ -18,14 +18,14 @@ def hops_to(
         cluster_id: of the cluster that has the topics.
         checkpoints: all that are there, of whichever mirror.
     """
-    wanted = set(topics)
-    found: dict[str, dict[Hop, None]] = {}
+    selected = set(topics)
+    hops_of: dict[str, dict[Hop, None]] = {}
     for committed in checkpoints:
         for topic in _written(committed):
-            if topic in wanted:
+            if topic in selected:
                 own = _own_hops(committed, cluster_id, topic)
-                found.setdefault(topic, {}).update(dict.fromkeys((*committed.passed, *own)))
-    return {topic: tuple(hops) for topic, hops in found.items()}
+                hops_of.setdefault(topic, {}).update(dict.fromkeys((*committed.passed, *own)))
+    return {topic: tuple(hops) for topic, hops in hops_of.items()}
 
 
 def refusals(
@@ -45,7 +45,7 @@ def refusals(
         destinations: source topic -> destination topic.
         passed: as of `hops_to`.
     """
-    found = {}
+    refused = {}
     for topic, to in destinations.items():
         hops = passed.get(topic, ())
         returning = [
@@ -60,8 +60,8 @@ def refusals(
         ]
         if returning:
             way = _way(returning, (source.id, topic), hops)
-            found[topic] = _refusal(topic, source, way)
-    return found
+            refused[topic] = _refusal(topic, source, way)
+    return refused
 
 
 def with_own_hops(committed: Checkpoint, cluster_id: str) -> Checkpoint:

@@ -78,7 +78,7 @@ def takeovers(
         policies: by source topic.
         partitions: source topic-partitions that are copied.
     """
-    found: dict[str, Finding] = {}
+    by_topic: dict[str, Finding] = {}
     for tp in sorted(partitions):
         checkpoint, policy = checkpoints.get(tp), policies.get(tp.topic, {})
         if checkpoint is not None and checkpoint.policy != policy:
@@ -89,8 +89,8 @@ def takeovers(
                 f" ({policy_id(checkpoint.policy)} -> {policy_id(policy)}), and a deployment that"
                 " still has the former one copies the topic no more"
             )
-            found.setdefault(tp.topic, warning(Kind.TAKEOVER, tp.topic, what))
-    return list(found.values())
+            by_topic.setdefault(tp.topic, warning(Kind.TAKEOVER, tp.topic, what))
+    return list(by_topic.values())
 
 
 def stretches(entries: Iterable[LedgerEntry]) -> list[str]:
@@ -99,13 +99,13 @@ def stretches(entries: Iterable[LedgerEntry]) -> list[str]:
     Args:
         entries: of one source topic-partition, in the order of their offsets.
     """
-    found: list[tuple[int, int, str]] = []
+    stretches: list[tuple[int, int, str]] = []
     for entry in entries:
         policy, start = policy_id(entry.policy), entry.source.start
-        if found and found[-1][2] == policy:
-            start = found.pop()[0]
-        found.append((start, entry.source.end, policy))
-    lines = [f"[{start}, {end}) by {policy}" for start, end, policy in found]
+        if stretches and stretches[-1][2] == policy:
+            start = stretches.pop()[0]
+        stretches.append((start, entry.source.end, policy))
+    lines = [f"[{start}, {end}) by {policy}" for start, end, policy in stretches]
     more = [f"and {len(lines) - _MOST_STRETCHES:,} more"] if len(lines) > _MOST_STRETCHES else []
     return [*lines[:_MOST_STRETCHES], *more] if len(lines) > 1 else []
 

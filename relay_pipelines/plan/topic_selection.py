@@ -160,7 +160,7 @@ def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
 
 
 def refusals(
-    wanted: Mapping[str, Target], quarantines: Mapping[str, str], holders: Container[str]
+    targets: Mapping[str, Target], quarantines: Mapping[str, str], holders: Container[str]
 ) -> dict[str, ConfigError]:
     """Return source topic -> why it is not copied: its name, or the one that its copy would get.
 
@@ -168,31 +168,33 @@ def refusals(
     would a quarantine with the copy of a topic. Whoever creates such a topic stops no other one.
 
     Args:
-        wanted: all topics that the mirror copies.
+        targets: all topics that the mirror copies.
         quarantines: source topic -> the destination topic of its quarantine, if it may have one.
         holders: source topics whose copies are where they are wanted: the others give way.
     """
-    found: dict[str, ConfigError] = {}
+    errors: dict[str, ConfigError] = {}
     sources: dict[str, list[str]] = defaultdict(list)
-    for source, to in wanted.items():
+    for source, to in targets.items():
         if error := _bad_name(source, to.topic):
-            found[source] = error
+            errors[source] = error
         sources[to.topic].append(source)
     for topic, some in sources.items():
         for source in some:
             others = [
-                other for other in some if other != source and not _pinned(wanted, source, other)
+                other for other in some if other != source and not _pinned(targets, source, other)
             ]
             if others and (source not in holders or any(other in holders for other in others)):
-                found[source] = _both(min(source, others[0]), max(source, others[0]), topic)
+                errors[source] = _both(min(source, others[0]), max(source, others[0]), topic)
     for source, quarantine in quarantines.items():
         for copied in sources.get(quarantine, ()):
-            found[source if copied in holders else copied] = _quarantine(source, quarantine, copied)
-    return found
+            errors[source if copied in holders else copied] = _quarantine(
+                source, quarantine, copied
+            )
+    return errors
 
 
-def _pinned(wanted: Mapping[str, Target], *sources: str) -> bool:
-    return all(wanted[source].partition is not None for source in sources)
+def _pinned(targets: Mapping[str, Target], *sources: str) -> bool:
+    return all(targets[source].partition is not None for source in sources)
 
 
 def _both(one: str, other: str, topic: str) -> ConfigError:

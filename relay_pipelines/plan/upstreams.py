@@ -235,15 +235,15 @@ class UpstreamSelection:
             begun: those with a checkpoint, or whose start is decided. One that no upstream shows
                 may be on a silent one.
         """
-        found: dict[TopicPartition, Elsewhere] = {}
+        elsewhere_of: dict[TopicPartition, Elsewhere] = {}
         for state in self.unread:
             for tp, log in state.logs.items():
                 if tp not in at_upstream and log.low < log.end:
                     what = f"but upstream {state.name} has its offsets [{log.low}, {log.end})"
-                    found.setdefault(tp, Elsewhere(what, is_silent=False))
+                    elsewhere_of.setdefault(tp, Elsewhere(what, is_silent=False))
         for tp in begun:
             if tp not in at_upstream and (silent := self._silent(tp)):
-                found.setdefault(tp, Elsewhere(f"and {silent}", is_silent=True))
+                elsewhere_of.setdefault(tp, Elsewhere(f"and {silent}", is_silent=True))
         return {
             tp: SourceError(
                 f"upstream {self.name} does not have it, {elsewhere.what}",
@@ -252,7 +252,7 @@ class UpstreamSelection:
                 ),
                 topic_partition=tp,
             )
-            for tp, elsewhere in sorted(found.items())
+            for tp, elsewhere in sorted(elsewhere_of.items())
         }
 
     def same_logs(

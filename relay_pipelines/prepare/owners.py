@@ -61,16 +61,16 @@ def claim(
         RelayError: the destination does not answer, or refuses.
     """
     mirror = snapshot.name
-    wanted = {each.source.topic_partition: each.owner for each in ranges}
+    owners = {each.source.topic_partition: each.owner for each in ranges}
     # what has moved is no run's: only the one who takes the move back claims it
     moved: dict[str, RelayError] = {moved_id(mirror): moved_error(mirror)}
-    return claim_for(client, mirror, wanted, snapshot.state, moved, patient=patient)
+    return claim_for(client, mirror, owners, snapshot.state, moved, patient=patient)
 
 
 def claim_for(
     client: ClusterClient,
     mirror: str,
-    wanted: Mapping[TopicPartition, str],
+    new_owners: Mapping[TopicPartition, str],
     known: CheckpointSnapshot | None = None,
     kept: Mapping[str, RelayError] = MappingProxyType({}),
     look: Callable[[], None] | None = None,
@@ -80,7 +80,7 @@ def claim_for(
     """Make other ids the owners of topic-partitions, as `claim`.
 
     Args:
-        wanted: the transactional id that is to own each.
+        new_owners: the transactional id that is to own each.
         known: what was read before; read now if None.
         kept: owners from which nothing is claimed, and why.
         look: raises if nothing may be claimed any more, which ends it for good. It is called when
@@ -91,7 +91,7 @@ def claim_for(
 
     def attempt() -> None:
         nonlocal known, foreign
-        foreign = _foreign(mirror, wanted, known or read_state(client).of(mirror))
+        foreign = _foreign(mirror, new_owners, known or read_state(client).of(mirror))
         known = None  # each attempt begins with what is committed by then
         if not foreign:
             return
@@ -99,7 +99,7 @@ def claim_for(
         for first in range(0, len(owners), _AT_ONCE):
             some = {owner: foreign[owner] for owner in owners[first : first + _AT_ONCE]}
             failed.update(_claim(client, mirror, some, look))
-        foreign = _foreign(mirror, wanted, read_state(client).of(mirror))
+        foreign = _foreign(mirror, new_owners, read_state(client).of(mirror))
         if foreign.keys() - failed.keys():
             raise FencedError(
                 "other runs claim the same topic-partitions again and again",
@@ -157,10 +157,10 @@ _Foreign = Mapping[str, Mapping[TopicPartition, str]]
 
 
 def _foreign(
-    mirror: str, wanted: Mapping[TopicPartition, str], snapshot: CheckpointSnapshot
+    mirror: str, owners: Mapping[TopicPartition, str], snapshot: CheckpointSnapshot
 ) -> _Foreign:
     foreign: dict[str, dict[TopicPartition, str]] = defaultdict(dict)
-    for tp, wants in wanted.items():
+    for tp, wants in owners.items():
         owner = present_owner(mirror, tp, snapshot.owners, is_copied=tp in snapshot.checkpoints)
         if owner != wants:
             foreign[owner][tp] = wants

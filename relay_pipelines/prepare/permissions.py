@@ -69,8 +69,8 @@ def _read(client: ClusterClient, names: Collection[str]) -> None:
 
 
 def _create(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
-    wanted = topics.to_create(snapshot, topics.known_keys(client, snapshot))
-    new = absent(client, wanted)
+    planned = topics.to_create(snapshot, topics.known_keys(client, snapshot))
+    new = absent(client, planned)
     factor = snapshot.sides.mirror.destination.replication_factor
     create_topics(client, new, factor, validate_only=True)
     _require_only_validated(client, new)
@@ -164,10 +164,10 @@ def apply(sides: Sides, acl_report: AclReport) -> None:
     """
     with sides.at(acl_report.destination_id).destination("acls") as client:
         for permission in (Permission.DENY, Permission.ALLOW):
-            wanted = [acl for acl in acl_report.missing if acl.permission is permission]
-            if wanted:
-                client.retry(partial(create_acls, client, wanted))
-                client.retry(partial(_verify_created, client, wanted))
+            lacking = [acl for acl in acl_report.missing if acl.permission is permission]
+            if lacking:
+                client.retry(partial(create_acls, client, lacking))
+                client.retry(partial(_verify_created, client, lacking))
 
 
 def _verify_created(client: ClusterClient, created: Sequence[Acl]) -> None:

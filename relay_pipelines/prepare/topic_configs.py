@@ -109,18 +109,18 @@ def sync(
         RelayError: the destination does not answer.
     """
     snapshot = configs.with_all(snapshot)
-    wanted = changes(snapshot)
-    if not wanted:
+    new_values = changes(snapshot)
+    if not new_values:
         return snapshot, [], {}
-    refused = client.retry_each(partial(alter_topic_configs, client), wanted)
+    refused = client.retry_each(partial(alter_topic_configs, client), new_values)
     done = [
         difference
         for difference in differences(snapshot)
         if difference.is_ours and difference.topic not in refused
     ]
     new = client.retry(lambda: _altered(client, snapshot, done))
-    found = replace(snapshot.configs, destination={**snapshot.configs.destination, **new})
-    return replace(snapshot, configs=found), done, refused
+    current = replace(snapshot.configs, destination={**snapshot.configs.destination, **new})
+    return replace(snapshot, configs=current), done, refused
 
 
 def _differ(key: str, at_source: ConfigValue, at_destination: ConfigValue) -> bool:
@@ -135,10 +135,10 @@ def _altered(
     """Read the configurations back: a broker sees new ones after the controller has answered."""
     before = {each.topic: snapshot.configs.destination[each.topic] for each in changed}
     keys = sorted({key for configs_of_topic in before.values() for key in configs_of_topic})
-    found = topic_configs(client, list(before), keys)
-    shown = {(topic, key): each.value for topic in found for key, each in found[topic].items()}
+    configs = topic_configs(client, list(before), keys)
+    shown = {(topic, key): each.value for topic in configs for key, each in configs[topic].items()}
     if any(shown.get((each.topic, each.key)) != each.wanted for each in changed):
         raise DestinationError(
             f"{snapshot.destination} accepted new topic configurations and does not show them"
         )
-    return found
+    return configs

@@ -359,20 +359,20 @@ def create_state(client: ClusterClient, replication_factor: int | None) -> None:
 
 
 def _create_mirrored(
-    client: ClusterClient, wanted: Sequence[NewTopic], replication_factor: int | None
+    client: ClusterClient, topics: Sequence[NewTopic], replication_factor: int | None
 ) -> dict[str, RelayError]:
     """Create topics; note that they are ours while the brokers open their logs."""
-    created, refused = _create(client, wanted, replication_factor)
+    created, refused = _create(client, topics, replication_factor)
     if ours := created - refused.keys():
         client.retry(partial(_note_created, client, ours), also=(FencedError,))
     wait_for_leaders(
-        client, {topic.name: topic.partitions for topic in wanted if topic.name not in refused}
+        client, {topic.name: topic.partitions for topic in topics if topic.name not in refused}
     )
     return refused
 
 
 def _create(
-    client: ClusterClient, wanted: Sequence[NewTopic], replication_factor: int | None
+    client: ClusterClient, topics: Sequence[NewTopic], replication_factor: int | None
 ) -> tuple[set[str], dict[str, RelayError]]:
     """Create topics; return those that did not exist, and why some are refused."""
     created: set[str] = set()
@@ -389,7 +389,7 @@ def _create(
         # before Kafka 4, a topic that is being deleted is still there for the controller alone
         _require_shown(client, {topic.name for topic in new}.difference(made))
 
-    refused = client.retry_each(create_some, {topic.name: topic for topic in wanted})
+    refused = client.retry_each(create_some, {topic.name: topic for topic in topics})
     return created, refused
 
 
@@ -407,12 +407,12 @@ def _note_created(client: ClusterClient, topics: Collection[str]) -> None:
 
 def _require_shown(client: ClusterClient, topics: Collection[str]) -> Mapping[str, TopicMetadata]:
     """Return what a broker knows of topics; raise if it has not heard of one yet."""
-    found = client.metadata(sorted(topics)).topics if topics else {}
-    for name, topic in found.items():
+    shown = client.metadata(sorted(topics)).topics if topics else {}
+    for name, topic in shown.items():
         if topic.error_code:
             doing, permission = f"Metadata of topic {name}", f"Describe on topic {name}"
             raise client.failure(topic.error_code, doing, permission=permission)
-    return found
+    return shown
 
 
 def _grow(client: ClusterClient, growing: Mapping[str, int]) -> dict[str, RelayError]:

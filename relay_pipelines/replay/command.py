@@ -36,13 +36,13 @@ def run(
         only_shown = not (execute and replay.plan.planned)
         # otherwise the run reports its losses
         losses = of_errors(replay.plan.held) if only_shown else []
-        found = [*replay.findings, *losses]
-        document = json_output.plan(replay.plan, found, sides.clock.now_ms())
+        remarks = [*replay.findings, *losses]
+        document = json_output.plan(replay.plan, remarks, sides.clock.now_ms())
         if not as_json:
             _show(replay, request, document)
         elif only_shown:
             messages.document(document)
-        invocation.report(found, replay.name)
+        invocation.report(remarks, replay.name)
         if not only_shown:
             _copy(invocation, session, replay, publication, as_json=as_json)
         elif replay.plan.planned and not as_json:

@@ -70,7 +70,7 @@ def parameters(request: ReplayRequest, policy: RecordPolicy) -> dict[str, Any]:
     }
 
 
-def require_same(start: StartRecord, wanted: Mapping[str, Any], replay_id: str) -> None:
+def require_same(start: StartRecord, asked: Mapping[str, Any], replay_id: str) -> None:
     """Refuse to continue a replay that was started with other parameters.
 
     Raises:
@@ -78,7 +78,7 @@ def require_same(start: StartRecord, wanted: Mapping[str, Any], replay_id: str) 
     """
     known = {} if start.replay is None else start.replay.parameters
     for part in ("asked", "policy"):
-        before, now = known.get(part, {}), wanted[part]
+        before, now = known.get(part, {}), asked[part]
         for key, value in now.items():
             if before.get(key) != value:
                 was = f"{key} {json.dumps(before.get(key))}, and not {json.dumps(value)}"

@@ -152,21 +152,21 @@ def start_replay(replay: Replay) -> Replay:
     if replay.is_started:
         return replay
     start, snapshot = replay.start, replace(replay.plan.snapshot, new_starts=[replay.start])
-    found: Mapping[str, StartRecord] = {}
+    starts: Mapping[str, StartRecord] = {}
     with snapshot.destination_client() as client:
         state_topics.refuse(client, snapshot)
         for error in replay.plan.held:
             raise error
-        while not found:
+        while not starts:
             # fenced by another process that starts the same replay: its record is there by then
             with suppress(FencedError):
                 record_starts(client, snapshot)
             state = client.retry(partial(read_any_state, client, settled=True))
-            found = state.of(snapshot.name).starts
+            starts = state.of(snapshot.name).starts
     assert start.replay is not None
-    for each in found.values():
+    for each in starts.values():
         require_same(each, start.replay.parameters, replay.id)
-    start = found[start.topic]
+    start = starts[start.topic]
     if start.upstream != replay.start.upstream:
         raise StalePlanError(
             f"another process has started the replay {replay.id} with the offsets of upstream"
@@ -211,8 +211,8 @@ def mirror_of_replay(replay_id: str, sides: Sides) -> Sides:
 
 def _read_replays(sides: Sides) -> list[tuple[StartRecord, Mapping[TopicPartition, Checkpoint]]]:
     with sides.destination() as client:
-        found = client.retry(partial(read_any_state, client)).replays(sides.name)
-    return [each for each in found if each[0].replay is not None]
+        replays = client.retry(partial(read_any_state, client)).replays(sides.name)
+    return [each for each in replays if each[0].replay is not None]
 
 
 def _state(start: StartRecord, checkpoints: Mapping[TopicPartition, Checkpoint]) -> dict[str, Any]:

@@ -144,12 +144,12 @@ def _asked(
         return [each.range for each in selected], []
     unknown = snapshot.held_for(Blocker.UNKNOWN)
     _require_readable(snapshot, {tp for tp in unknown if request.partition in {None, tp.partition}})
-    wanted = [
+    replayed = [
         position
         for position in snapshot.positions
         if request.partition in {None, position.topic_partition.partition}
     ]
-    if not wanted:
+    if not replayed:
         raise ConfigError(
             f"the topic {request.topic!r} has no partition {request.partition}",
             remedy=f"it has {len(snapshot.positions)} partitions, from 0",
@@ -162,9 +162,9 @@ def _asked(
                 position.low_watermark if start is None else start,
                 position.end_offset if end is None else end,
             )
-            for position in wanted
+            for position in replayed
         ], []
-    limited = {position.topic_partition: position for position in wanted}
+    limited = {position.topic_partition: position for position in replayed}
     # only the beginning comes from the time index: before it, all records are older than the span;
     # after the first one that is newer, there may be more of the span
     spans = ranges_between(snapshot, request.from_ms or 0, None)
@@ -205,10 +205,10 @@ def at_destination(sides: Sides, request: ReplayRequest) -> ReplayedRanges:
     for _, entry in entries:
         sources[entry.to].add(entry.tp)
     with sides.destination() as client:
-        found, findings = client.retry(partial(_copies, client, entries, request))
+        by_partition, findings = client.retry(partial(_copies, client, entries, request))
     kept = {
         tp: merged(copied, one_source=len(sources[tp]) == 1)
-        for tp, copied in found.items()
+        for tp, copied in by_partition.items()
         if copied
     }
     ranges = [
@@ -275,7 +275,7 @@ def _copies(
     Args:
         entries: chunks in the order of their copies, each with the source offsets that are wanted.
     """
-    found: dict[TopicPartition, list[Copied]] = defaultdict(list)
+    by_partition: dict[TopicPartition, list[Copied]] = defaultdict(list)
     findings: dict[TopicPartition, Finding] = {}
     ends: dict[TopicPartition, int] = defaultdict(int)
     for _, entry in entries:
@@ -284,9 +284,9 @@ def _copies(
     low = client.list_offsets(ends, EARLIEST, READ_COMMITTED)
     for tp, end in ends.items():
         wait_until_stable(client, tp, end)
-    for wanted, entry in entries:
+    for within, entry in entries:
         tp = entry.to
-        copies = copies_of(client, entry, wanted, _READ_SOURCE) if entry.records else ()
+        copies = copies_of(client, entry, within, _READ_SOURCE) if entry.records else ()
         for start, stop in copies:
             if start < low[tp] and not request.has_dates:
                 raise RetentionPassedError(
@@ -304,5 +304,5 @@ def _copies(
                     " which some may be of the time span",
                 )
             if stop > low[tp]:
-                found[tp].append(Copied(max(start, low[tp]), stop, entry.source))
-    return found, list(findings.values())
+                by_partition[tp].append(Copied(max(start, low[tp]), stop, entry.source))
+    return by_partition, list(findings.values())

@@ -24,24 +24,24 @@ def spec(mirror: str, topic: str) -> dg.AssetCheckSpec:
     )
 
 
-def evaluation(mirror: str, window: str, found: TopicVerdict) -> dg.AssetCheckEvaluation:
+def evaluation(mirror: str, window: str, verdict: TopicVerdict) -> dg.AssetCheckEvaluation:
     """What was found in a topic.
 
     Only a schema that differs is an error. What could not be looked at is a warning, and no pass.
     """
-    differs = found.state is State.DIFFERS
+    differs = verdict.state is State.DIFFERS
     result = CheckResult(
-        not found.exit_code,
-        str(found),
+        not verdict.exit_code,
+        str(verdict),
         {
-            "verdict": found.state.value,
-            "records": found.records,
-            "with ids (records)": found.with_ids,
-            "left out (records)": found.left_out,
-            "not looked at (records)": found.not_looked_at.total(),
-            "schemas (ids)": len(found.ids),
-            "the same (ids)": len(found.same),
+            "verdict": verdict.state.value,
+            "records": verdict.records,
+            "with ids (records)": verdict.with_ids,
+            "left out (records)": verdict.left_out,
+            "not looked at (records)": verdict.not_looked_at.total(),
+            "schemas (ids)": len(verdict.ids),
+            "the same (ids)": len(verdict.same),
         },
         dg.AssetCheckSeverity.ERROR if differs else dg.AssetCheckSeverity.WARN,
     )
-    return result.evaluation(naming.topic_check(mirror, found.topic, naming.SCHEMAS), window)
+    return result.evaluation(naming.topic_check(mirror, verdict.topic, naming.SCHEMAS), window)

@@ -38,15 +38,15 @@ def run(
     name = sides.name
     with invocation.reporting_errors(name):
         verdicts = _verdicts(sides, request)
-        found = total(name, verdicts)
-        invocation.raise_exit_code(found.exit_code)
+        of_mirror = total(name, verdicts)
+        invocation.raise_exit_code(of_mirror.exit_code)
         if textfile is not None:
             metrics.write(textfile, name, verdicts, is_part=request.is_part)
         if as_json:
             topics = [document(each) for each in verdicts]
-            messages.document({"mirror": name, **document(found), "topics": topics})
+            messages.document({"mirror": name, **document(of_mirror), "topics": topics})
         else:
-            _show(name, verdicts, found)
+            _show(name, verdicts, of_mirror)
     return invocation.exit_code
 
 
@@ -60,31 +60,31 @@ def _verdicts(sides: Sides, request: SchemasRequest) -> list[TopicVerdict]:
         return list(bar.track(verify(sides, request)))
 
 
-def _show(name: str, verdicts: list[TopicVerdict], found: TopicVerdict) -> None:
+def _show(name: str, verdicts: list[TopicVerdict], of_mirror: TopicVerdict) -> None:
     table = tables.titled(f"{name}: schemas of copied records")
     tables.add_columns(table, ("topic",), ("records", "with ids", "ids", "same"), ("verdict",))
     for each in verdicts:
         numbers = (each.records, each.with_ids, len(each.ids), len(each.same))
         table.add_row(each.topic, *map(count, numbers), str(each))
     tables.show(stdout(), table)
-    stdout().print(f"{name}: {found}", soft_wrap=True)
+    stdout().print(f"{name}: {of_mirror}", soft_wrap=True)
 
 
-def document(found: TopicVerdict) -> dict[str, Any]:
+def document(verdict: TopicVerdict) -> dict[str, Any]:
     """Return a verdict as JSON."""
     problems = [
         asdict(each) | {"first": str(each.first)}
-        for each in sorted(found.problems, key=lambda problem: not problem.differs)
+        for each in sorted(verdict.problems, key=lambda problem: not problem.differs)
     ]
     return {
-        "topic": found.topic,
-        "state": found.state.value,
-        "records": found.records,
-        "records_with_ids": found.with_ids,
-        "records_left_out": found.left_out,
-        "entries_gone": found.entries_gone,
-        "ids": len(found.ids),
-        "ids_same": len(found.same),
+        "topic": verdict.topic,
+        "state": verdict.state.value,
+        "records": verdict.records,
+        "records_with_ids": verdict.with_ids,
+        "records_left_out": verdict.left_out,
+        "entries_gone": verdict.entries_gone,
+        "ids": len(verdict.ids),
+        "ids_same": len(verdict.same),
         "problems": problems,
-        "not_looked_at": {why: number for why, number in found.not_looked_at.items() if number},
+        "not_looked_at": {why: number for why, number in verdict.not_looked_at.items() if number},
     }

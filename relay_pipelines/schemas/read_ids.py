@@ -85,9 +85,9 @@ def read_ids(sides: Sides, request: SchemasRequest) -> Iterator[TopicVerdict]:
         gone[tp.topic] += known.gone_since(request.since_ms)
     by_topic = {topic: by_topic.get(topic, ()) for topic in by_topic.keys() | (+gone).keys()}
     with sides.at(ledger.cluster_id).destination() as client:
-        for found in _ids_of(client, by_topic, request):
-            found.entries_gone = gone[found.topic]
-            yield found
+        for verdict in _ids_of(client, by_topic, request):
+            verdict.entries_gone = gone[verdict.topic]
+            yield verdict
 
 
 def ids_of(
@@ -112,16 +112,16 @@ def _ids_of(
     topics = {copies.to.topic for of_topic in by_topic.values() for copies in of_topic}
     existing = client.retry(partial(client.existing, topics)) if topics else set()
     for topic, of_topic in sorted(by_topic.items()):
-        found = TopicVerdict(topic)
+        verdict = TopicVerdict(topic)
         for copies in of_topic:
             if copies.to.topic in existing:
-                _look(client, copies, found, full=request.full)
+                _look(client, copies, verdict, full=request.full)
             else:
-                found.not_looked_at[GONE] += copies.records
+                verdict.not_looked_at[GONE] += copies.records
         copied = sum(copies.records for copies in of_topic)
-        unseen = sum(found.not_looked_at[why] for why in (GONE, CORRUPT, REPLACED))
-        found.left_out = max(0, copied - found.records - unseen)
-        yield found
+        unseen = sum(verdict.not_looked_at[why] for why in (GONE, CORRUPT, REPLACED))
+        verdict.left_out = max(0, copied - verdict.records - unseen)
+        yield verdict
 
 
 def _is_chunk(entry: LedgerEntry, request: SchemasRequest) -> bool:
@@ -131,38 +131,38 @@ def _is_chunk(entry: LedgerEntry, request: SchemasRequest) -> bool:
     return bool(entry.records) and not entry.gap and begins_before and ends_after
 
 
-def _look(client: ClusterClient, copies: _Copies, found: TopicVerdict, *, full: bool) -> None:
+def _look(client: ClusterClient, copies: _Copies, verdict: TopicVerdict, *, full: bool) -> None:
     for chunk in copies.chunks(only_some=not full):
         end = chunk.end if full else min(chunk.end, chunk.start + _OFFSETS)
-        before = found.records
+        before = verdict.records
         try:
-            replaced = _see(client, OffsetRange(copies.to, chunk.start, end), chunk, found)
+            replaced = _see(client, OffsetRange(copies.to, chunk.start, end), chunk, verdict)
         except (DataLossError, CorruptBatchError) as error:
             why = GONE if isinstance(error, DataLossError) else CORRUPT
-            found.not_looked_at[why] += chunk.records - (found.records - before)
+            verdict.not_looked_at[why] += chunk.records - (verdict.records - before)
         else:
-            found.not_looked_at[REPLACED] += replaced
+            verdict.not_looked_at[REPLACED] += replaced
 
 
 def _see(
-    client: ClusterClient, wanted: OffsetRange, chunk: ChunkCopies, found: TopicVerdict
+    client: ClusterClient, within: OffsetRange, chunk: ChunkCopies, verdict: TopicVerdict
 ) -> int:
     """Take the records of a chunk in, each once, whatever fails in between.
 
     Returns:
         in the place of how many others stand.
     """
-    batches, start = OwnBatches([chunk]), wanted.start
+    batches, start = OwnBatches([chunk]), within.start
 
     def see() -> None:
         nonlocal start
         try:
-            with closing(read(client, replace(wanted, start=start), _FETCH_BYTES)) as fetches:
+            with closing(read(client, replace(within, start=start), _FETCH_BYTES)) as fetches:
                 for span in chain.from_iterable(fetches):
                     if batches.has(span) and span.run is not None:
                         for record in list(decode(span.run.data)):  # all of a batch, or none
                             if span.start <= record.offset < span.end:
-                                found.see(wanted.topic_partition, record)
+                                verdict.see(within.topic_partition, record)
                     start = span.end
         except RelayError:
             client.forget()

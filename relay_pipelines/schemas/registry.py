@@ -136,8 +136,8 @@ class Registry:
             raise kind(
                 f"{self} refuses {where} ({status})", remedy="check username and password, or token"
             )
-        found, is_json = _parsed(answer)
-        said = found if isinstance(found, dict) else {}
+        content, is_json = _parsed(answer)
+        said = content if isinstance(content, dict) else {}
         message = f"{self} answers {where} with {status}"
         if status in _BUSY:  # or a proxy says it, in HTML
             raise RetriableError(f"{message}: {str(said.get('message', ''))[:_SHOWN_CHARACTERS]}")
@@ -147,7 +147,7 @@ class Registry:
             raise self._odd(f"{where} with {status}, and not as that API does")
         if status >= _FIRST_ERROR:
             raise RegistryRefusedError(f"{message}: {str(said.get('message'))[:_SHOWN_CHARACTERS]}")
-        return found
+        return content
 
     def _odd(self, what: str) -> ConfigError:
         return ConfigError(

@@ -163,18 +163,18 @@ class TopicVerdict:
 
 def total(name: str, verdicts: Sequence[TopicVerdict]) -> TopicVerdict:
     """Return the verdict on several topics; an id is one, however many topics name it."""
-    found = TopicVerdict(name, topics=len(verdicts))
+    all_topics = TopicVerdict(name, topics=len(verdicts))
     for each in verdicts:
-        found.records += each.records
-        found.left_out += each.left_out
-        found.with_ids += each.with_ids
-        found.entries_gone += each.entries_gone
-        found.ids += each.ids
-        found.not_looked_at += each.not_looked_at
-    found.problems = list(
+        all_topics.records += each.records
+        all_topics.left_out += each.left_out
+        all_topics.with_ids += each.with_ids
+        all_topics.entries_gone += each.entries_gone
+        all_topics.ids += each.ids
+        all_topics.not_looked_at += each.not_looked_at
+    all_topics.problems = list(
         {problem.id: problem for v in verdicts for problem in v.problems}.values()
     )
-    return found
+    return all_topics
 
 
 def named_by(record: Any) -> Iterator[tuple[str, int | None]]:

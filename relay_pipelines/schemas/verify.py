@@ -58,9 +58,9 @@ def verify(sides: Sides, request: SchemasRequest) -> Iterator[TopicVerdict]:
         yield from verdicts(read_ids(sides, request), Comparison(source, destination))
 
 
-def verdicts(found: Iterable[TopicVerdict], comparison: Comparison) -> Iterator[TopicVerdict]:
+def verdicts(seen: Iterable[TopicVerdict], comparison: Comparison) -> Iterator[TopicVerdict]:
     """Yield what was read of each topic, with the ids that are not known to be the same."""
-    for of_topic in found:
+    for of_topic in seen:
         of_topic.problems = [
             IdProblem(number, uses, of_topic.first[number], why, differs)
             for number, uses in sorted(of_topic.ids.items())

@@ -174,12 +174,14 @@ class ClusterSnapshot:
     @cached_property
     def held(self) -> dict[TopicPartition, RelayError]:
         """Why topic-partitions are not copied: the worst of their blockers."""
-        return {tp: next(iter(found.values())) for tp, found in self.blockers.items()}
+        return {tp: next(iter(reasons_of.values())) for tp, reasons_of in self.blockers.items()}
 
     def held_for(self, *reasons: Blocker) -> dict[TopicPartition, RelayError]:
         """Return those of which one of these is the worst."""
         return {
-            tp: self.held[tp] for tp, found in self.blockers.items() if next(iter(found)) in reasons
+            tp: self.held[tp]
+            for tp, reasons_of in self.blockers.items()
+            if next(iter(reasons_of)) in reasons
         }
 
     def blocker(self, of: TopicPartition, kind: Blocker) -> RelayError | None:
@@ -249,10 +251,10 @@ class ClusterSnapshot:
     @cached_property
     def _by_topic(self) -> dict[str, list[Position]]:
         """The positions of every topic."""
-        found: dict[str, list[Position]] = {}
+        by_topic: dict[str, list[Position]] = {}
         for position in self.positions:
-            found.setdefault(position.topic_partition.topic, []).append(position)
-        return found
+            by_topic.setdefault(position.topic_partition.topic, []).append(position)
+        return by_topic
 
     @cached_property
     def targets(self) -> dict[str, Target]:

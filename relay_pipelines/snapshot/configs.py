@@ -82,13 +82,13 @@ def with_some(
     with snapshot.source_client() as source, snapshot.destination_client() as destination:
         destination.learn(snapshot.at_destination)
         ask = partial(read, snapshot.sides, source, destination, others, snapshot.at_destination)
-        found = source.retry(ask, patient=patient)
+        fresh = source.retry(ask, patient=patient)
     return replace(
         snapshot,
         configs=replace(
             known,
-            source={**known.source, **found.source},
-            destination={**found.destination, **known.destination},
-            refused={**known.refused, **found.refused},
+            source={**known.source, **fresh.source},
+            destination={**fresh.destination, **known.destination},
+            refused={**known.refused, **fresh.refused},
         ),
     )

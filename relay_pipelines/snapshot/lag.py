@@ -78,8 +78,8 @@ def oldest_seconds(lags: Iterable[PartitionLag]) -> float | None:
 
 def total(lags: Iterable[PartitionLag]) -> PartitionLag:
     """Return the records of several topic-partitions, and how long the oldest has waited."""
-    found = list(lags)
-    return PartitionLag(sum(lag.records for lag in found), oldest_seconds(found))
+    all_lags = list(lags)
+    return PartitionLag(sum(lag.records for lag in all_lags), oldest_seconds(all_lags))
 
 
 def late(snapshot: ClusterSnapshot, now_ms: int) -> set[TopicPartition]:
@@ -98,25 +98,25 @@ def late(snapshot: ClusterSnapshot, now_ms: int) -> set[TopicPartition]:
     if not behind:
         return set()
     looks, window_of = _learn(snapshot), snapshot.sides.mirror.window_of
-    found: set[TopicPartition] = set()
+    late: set[TopicPartition] = set()
     waiting: defaultdict[int, dict[TopicPartition, OffsetRange]] = defaultdict(dict)
     for offset_range in behind:
         tp = offset_range.topic_partition
         before_ms = now_ms - window_of(tp.topic).lag_target
         earliest_ms, latest_ms = looks[tp].arrival_ms(offset_range.start)
         if latest_ms < before_ms:
-            found.add(tp)
+            late.add(tp)
         elif earliest_ms < before_ms:
             waiting[before_ms][tp] = offset_range
     if not waiting:
-        return found
+        return late
     with snapshot.source_client("lag") as client:
         for before_ms, ranges in waiting.items():
             ends = {tp: offset_range.end for tp, offset_range in ranges.items()}
             ask = partial(client.first_offsets, before_ms, ends)
             since = client.retry(ask, patient=False)
-            found |= {tp for tp, offset_range in ranges.items() if offset_range.start < since[tp]}
-    return found
+            late |= {tp for tp, offset_range in ranges.items() if offset_range.start < since[tp]}
+    return late
 
 
 def waiting_since_ms(
@@ -181,7 +181,7 @@ _looks: dict[tuple[str, str, TopicPartition], _Looks] = {}
 
 def _learn(snapshot: ClusterSnapshot) -> dict[TopicPartition, _Looks]:
     """Note the ends of a snapshot, and return what is known of its topic-partitions."""
-    now_ms, found = snapshot.sides.clock.now_ms(), {}
+    now_ms, looks = snapshot.sides.clock.now_ms(), {}
     for position in snapshot.positions:
         tp = position.topic_partition
         topic = snapshot.topics.get(tp.topic)
@@ -190,8 +190,8 @@ def _learn(snapshot: ClusterSnapshot) -> dict[TopicPartition, _Looks]:
         if key not in _looks or _looks[key].topic_id != topic_id:
             _looks[key] = _Looks(topic_id)
         _looks[key].learn(position.end_offset, position.first_uncopied, now_ms)
-        found[tp] = _looks[key]
-    return found
+        looks[tp] = _looks[key]
+    return looks
 
 
 PERIOD_SECONDS = 30.0

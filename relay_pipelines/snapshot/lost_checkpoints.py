@@ -150,9 +150,9 @@ class LostCheckpoints:
         }
         led = {to for ends in known.values() for to in ends if self.at_destination.has_leader(to)}
         # the end of what every replica has: an open transaction holds the last stable offset back
-        found = self.client.list_offsets(led, LATEST, READ_UNCOMMITTED)
+        ends_now = self.client.list_offsets(led, LATEST, READ_UNCOMMITTED)
         written = {
-            tp: {to for to, end in ends.items() if found.get(to, 0) > end}
+            tp: {to for to, end in ends.items() if ends_now.get(to, 0) > end}
             for tp, ends in known.items()
         }
         return {tp: partitions for tp, partitions in written.items() if partitions}

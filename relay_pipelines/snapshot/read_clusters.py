@@ -135,13 +135,13 @@ def _shown(
     Raises:
         PermissionDeniedError: the user may not see one, and `refuse_hidden`.
     """
-    found = client.metadata(sorted(topics))
-    if refuse_hidden and (hidden := [each for each in found.topics.values() if each.is_hidden]):
+    answer = client.metadata(sorted(topics))
+    if refuse_hidden and (hidden := [each for each in answer.topics.values() if each.is_hidden]):
         raise _hidden_error(client, hidden[0])
     shown = {
-        name: topic for name, topic in found.topics.items() if topic.error_code not in _NOT_SHOWN
+        name: topic for name, topic in answer.topics.items() if topic.error_code not in _NOT_SHOWN
     }
-    return Metadata(found.cluster_id, found.controller_id, found.brokers, shown)
+    return Metadata(answer.cluster_id, answer.controller_id, answer.brokers, shown)
 
 
 def _hidden_error(
@@ -250,23 +250,29 @@ class _Reading:
         acted_on = {
             each.topic_partition.topic for each in positions if each.lag or any(losses(each))
         }
-        found = self._configs(acted_on)
-        hidden = {topic: why for topic, why in found.refused.items() if topic in acted_on}
+        topic_configs = self._configs(acted_on)
+        hidden = {topic: why for topic, why in topic_configs.refused.items() if topic in acted_on}
         return ClusterSnapshot(
             self.sides.at(self.destination.cluster_id),
             self.selection.read_at(self.source.cluster),
             self.state,
             self.topics,
             positions,
-            self._facts(positions, unknown | unjudged, hidden | shared | of_topics | unseen, found),
+            self._facts(
+                positions, unknown | unjudged, hidden | shared | of_topics | unseen, topic_configs
+            ),
             self.at_destination,
-            found,
+            topic_configs,
             selected,
             new_starts,
         )
 
     def _facts(
-        self, positions: list[Position], unknown: Errors, refused: Refusals, found: TopicConfigs
+        self,
+        positions: list[Position],
+        unknown: Errors,
+        refused: Refusals,
+        topic_configs: TopicConfigs,
     ) -> Facts:
         name, checkpoints = self.sides.name, self.state.checkpoints
         by_topic = {topic: each.policy.digests for topic, each in self.topics.items()}
@@ -281,7 +287,7 @@ class _Reading:
             bound_elsewhere=watermarks.bound_elsewhere(
                 self.state, self._targets, self.at_destination
             ),
-            unwritable=self._unwritable(positions, found),
+            unwritable=self._unwritable(positions, topic_configs),
         )
 
     @property
@@ -294,13 +300,13 @@ class _Reading:
 
     def _look_at_destination(self) -> None:
         """Ask about the topics that are written, or hold copies, and were not asked about yet."""
-        wanted = {name for topic in self.topics.values() for name in topic.written}
-        wanted.update(
+        names = {name for topic in self.topics.values() for name in topic.written}
+        names.update(
             committed.copies.topic_partition.topic
             for tp, committed in self.state.checkpoints.items()
             if committed.copies is not None and tp.topic in self.topics
         )
-        if new := wanted.difference(self.at_destination.topics):
+        if new := names.difference(self.at_destination.topics):
             self.at_destination.topics |= _shown(self.destination, new).topics
 
     def _hidden_copies(self) -> Refusals:
@@ -346,17 +352,17 @@ class _Reading:
                 as when a cluster has just started.
         """
         partitions = self._partitions
-        found: Errors = {
+        unknown: Errors = {
             tp: self.source.leaderless(tp)
             for tp in partitions
             if not self.topics[tp.topic].metadata.has_leader(tp.partition)
         }
-        if found and (self.waits or len(found) == len(partitions)):
+        if unknown and (self.waits or len(unknown) == len(partitions)):
             self.source.forget()
-            raise next(iter(found.values()))
-        return found
+            raise next(iter(unknown.values()))
+        return unknown
 
-    def _unwritable(self, positions: list[Position], found: TopicConfigs) -> Errors:
+    def _unwritable(self, positions: list[Position], topic_configs: TopicConfigs) -> Errors:
         """Return what keeps the destination from taking records that are to be copied.
 
         A task that tried would hold its neighbours up: an aborted transaction does not end there.
@@ -369,19 +375,19 @@ class _Reading:
             for position in positions
             if position.lag
             and (tp := position.topic_partition)
-            and (error := self._unwritable_now(tp, found))
+            and (error := self._unwritable_now(tp, topic_configs))
         }
         if errors and (self.waits or len(errors) == len(positions)):
             self.destination.forget()
             raise next(iter(errors.values()))
         return errors
 
-    def _unwritable_now(self, tp: TopicPartition, found: TopicConfigs) -> RelayError | None:
+    def _unwritable_now(self, tp: TopicPartition, topic_configs: TopicConfigs) -> RelayError | None:
         to = self.all_targets[tp.topic].of(tp)
         topic = self.at_destination.topics.get(to.topic)
         if topic is None or to.partition not in topic.leaders:
             return None
-        needed = found.destination.get(to.topic, {}).get("min.insync.replicas")
+        needed = topic_configs.destination.get(to.topic, {}).get("min.insync.replicas")
         # a topic of fewer replicas than that needs all of them
         least = min(int(needed.value or 1) if needed else 1, topic.replicas[to.partition])
         if not topic.has_leader(to.partition):
@@ -414,15 +420,15 @@ class _Reading:
         known = copied.union(self.state.starts, self._named(), asked)
         unlisted = self._included(known.difference(self.at_source.topics))
         hidden: Errors = {}
-        for name, found in self.source.metadata(unlisted).topics.items() if unlisted else ():
+        for name, topic in self.source.metadata(unlisted).topics.items() if unlisted else ():
             tp = TopicPartition(name, 0)
-            if found.error_code == error_codes.NONE:  # it was created after the list
-                self.at_source.topics[name] = found
-            elif found.is_hidden:
+            if topic.error_code == error_codes.NONE:  # it was created after the list
+                self.at_source.topics[name] = topic
+            elif topic.is_hidden:
                 otherwise = ", or, if it was deleted, add it to topics.deny"
-                hidden[tp] = _hidden_error(self.source, found, tp, otherwise)
-            elif found.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-                raise self.source.failure(found.error_code, f"Metadata of topic {name}")
+                hidden[tp] = _hidden_error(self.source, topic, tp, otherwise)
+            elif topic.error_code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                raise self.source.failure(topic.error_code, f"Metadata of topic {name}")
         if self.only_topic and hidden:
             raise next(iter(hidden.values()))
         return hidden
@@ -489,15 +495,15 @@ class _Reading:
             for tp, committed in self.state.checkpoints.items()
             if (to := self.all_targets.get(tp.topic)) and committed.bound_to == to.of(tp)
         }
-        found: Refusals = {**refusals(self.all_targets, quarantines, holders)}
+        refused: Refusals = {**refusals(self.all_targets, quarantines, holders)}
         ids = {state.cluster.id for state in self.selection.upstreams} | {self.at_source.cluster_id}
         if self.refuse_loops and self.at_destination.cluster_id in ids:
-            found |= shared_destinations.copies_onto_sources(
+            refused |= shared_destinations.copies_onto_sources(
                 self.destination.cluster,
                 {name: topic.written for name, topic in self.topics.items()},
                 lambda topic: self._decide([topic])[0].included,
             )
-        return found
+        return refused
 
     def _read_hops(self) -> Refusals:
         """Read by which hops copies came to the topics; return why some may not be copied on.
@@ -544,15 +550,17 @@ class _Reading:
         Args:
             acted_on: the topics with something new, or with losses.
         """
-        wanted = {
+        targets = {
             name: topic
             for name, topic in self.topics.items()
             if name in acted_on or not self.at_destination.topics.keys() >= set(topic.written)
         }
-        if not wanted:
+        if not targets:
             return TopicConfigs()
-        found = configs.read(self.sides, self.source, self.destination, wanted, self.at_destination)
-        return replace(found, sizes_bytes=sizes_on_disk(self.source, list(wanted)))
+        topic_configs = configs.read(
+            self.sides, self.source, self.destination, targets, self.at_destination
+        )
+        return replace(topic_configs, sizes_bytes=sizes_on_disk(self.source, list(targets)))
 
 
 def not_mirrored(topic: str, decisions: Iterable[TopicDecision]) -> ConfigError:

@@ -48,13 +48,13 @@ def other_mirrors(
     """
     ours = checkpoint.family_of(mirror)
     every = read_any_state(client)
-    found = {
+    claims = {
         source_checkpoint.copies: other
         for source_checkpoint in every.checkpoints
         if source_checkpoint.copies is not None
         and (other := checkpoint.family_of(source_checkpoint.mirror)) != ours
     }
-    topics = client.metadata(sorted({copies.topic_partition.topic for copies in found})).topics
+    topics = client.metadata(sorted({copies.topic_partition.topic for copies in claims})).topics
     hidden = every.hidden_in(client, {tp.topic for tp in written}, ours)
     maybe = {
         tp: Other(checkpoint.family_of(each.mirror), each.may_be_there)
@@ -63,7 +63,7 @@ def other_mirrors(
     }
     return maybe | {
         copies.topic_partition: Other(other, f"holds what mirror {other!r} copied")
-        for copies, other in found.items()
+        for copies, other in claims.items()
         if not (known := topics[copies.topic_partition.topic]).error_code
         and copies.topic_id in {"", known.topic_id}
     }
@@ -73,21 +73,21 @@ def refusals(
     client: ClusterClient,
     at_destination: Metadata,
     mirror: str,
-    wanted: Mapping[TopicPartition, TopicPartition],
+    new: Mapping[TopicPartition, TopicPartition],
 ) -> dict[str, RelayError]:
     """Return source topic -> why it must not be copied to where another mirror has copied.
 
     Args:
         client: of the destination.
         at_destination: its topics that concern the mirror.
-        wanted: source topic-partition -> destination, of those of which nothing was copied.
+        new: source topic-partition -> destination, of those of which nothing was copied.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    led = set(filter(at_destination.has_leader, wanted.values()))
+    led = set(filter(at_destination.has_leader, new.values()))
     ends = client.list_offsets(led, LATEST, READ_UNCOMMITTED) if led else {}
-    written = {tp: to for tp, to in wanted.items() if ends.get(to)}
+    written = {tp: to for tp, to in new.items() if ends.get(to)}
     others = other_mirrors(client, mirror, written.values()) if written else {}
     # of several topic-partitions, the first is named
     return {

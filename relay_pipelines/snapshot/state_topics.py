@@ -96,12 +96,12 @@ def errors(topic: StateTopic) -> Iterator[RelayError]:
     if topic.refused is not None:
         yield topic.refused
         return
-    wanted, found = _POLICIES[topic.name], topic.configs.get(CLEANUP_POLICY, "")
-    if set(found.replace(" ", "").split(",")) != {wanted}:
+    needed, policy = _POLICIES[topic.name], topic.configs.get(CLEANUP_POLICY, "")
+    if set(policy.replace(" ", "").split(",")) != {needed}:
         yield ConfigError(
-            f"topic {topic.name} of {topic.cluster} has cleanup.policy={found}, so that"
+            f"topic {topic.name} of {topic.cluster} has cleanup.policy={policy}, so that"
             f" {_WHY[topic.name]}",
-            remedy=_configure(topic, f"{CLEANUP_POLICY}={wanted}"),
+            remedy=_configure(topic, f"{CLEANUP_POLICY}={needed}"),
         )
     if topic.partitions < checkpoint.PARTITIONS:
         yield checkpoint.too_few_partitions(topic.cluster, topic.name, topic.partitions)

@@ -67,15 +67,15 @@ def read_positions(
     look = position.read_positions(
         source, partitions, checkpoints, among_several=among_several, known=known
     )
-    found = source.whole(look)
-    ends = {tp: each.end_offset for tp, each in found.items()}
+    by_partition = source.whole(look)
+    ends = {tp: each.end_offset for tp, each in by_partition.items()}
     compared = {tp: copied for tp, copied in checkpoints.items() if tp in ends}
     # an epoch that ends too early says more: where the other records begin
-    doubted = {tp for tp in state.doubted if tp in ends and found[tp].truncated_at is None}
+    doubted = {tp for tp in state.doubted if tp in ends and by_partition[tp].truncated_at is None}
     unproved, unreadable = position.unproved_logs(source, ends, compared, doubted)
     positions = [
         replace(each, recreated=True) if tp in unproved else each
-        for tp, each in found.items()
+        for tp, each in by_partition.items()
         if tp not in unreadable
     ]
     return _with_open_since(source, positions), unreadable
@@ -89,12 +89,12 @@ def bound_elsewhere(
     Args:
         targets, at_destination: as of `read_positions`.
     """
-    found = {
+    errors = {
         tp: destination_changed(checkpoint, to.of(tp), _gone(at_destination, state, checkpoint))
         for tp, checkpoint in state.checkpoints.items()
         if (to := targets.get(tp.topic))
     }
-    return {tp: error for tp, error in found.items() if error}
+    return {tp: error for tp, error in errors.items() if error}
 
 
 def _gone(at_destination: Metadata, state: CheckpointSnapshot, checkpoint: Checkpoint) -> str:

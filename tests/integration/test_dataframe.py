@@ -172,7 +172,7 @@ def test_where_copies_are_read(topics: Topics) -> None:
     names = topics.named("orders"), topics.named("payments")
     config = topics.configured(rename=dict.fromkeys(names, f"{shared}:1"))
     (only,) = planned(config, side="destination", subscribe=",".join(names))
-    assert only.wanted.topic_partition == TopicPartition(shared, 1)
+    assert only.offset_range.topic_partition == TopicPartition(shared, 1)
 
 
 BOTH = {"subscribe": "$orders,$payments"}

@@ -43,7 +43,7 @@ def planned(config: Path, **options: str) -> list[Range]:
 
 
 def offset_ranges(ranges: Iterable[Range]) -> list[OffsetRange]:
-    wanted = (each.wanted for each in ranges)
+    wanted = (each.offset_range for each in ranges)
     return sorted(wanted, key=lambda each: (each.topic_partition, each.start))
 
 

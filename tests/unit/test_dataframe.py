@@ -119,26 +119,26 @@ def test_parts_have_every_offset_once(logs: list[tuple[int, int]], at_least: int
     ]
     parts = split(ranges, at_least)
     for whole in ranges:
-        tp = whole.wanted.topic_partition
-        own = [part.wanted for part in parts if part.wanted.topic_partition == tp]
+        tp = whole.offset_range.topic_partition
+        own = [part.offset_range for part in parts if part.offset_range.topic_partition == tp]
         assert all(map(len, own))
         assert [offset for part in own for offset in range(part.start, part.end)] == [
-            *range(whole.wanted.start, whole.wanted.end)
+            *range(whole.offset_range.start, whole.offset_range.end)
         ]
-    assert len(parts) >= min(at_least or 0, sum(len(whole.wanted) for whole in ranges))
+    assert len(parts) >= min(at_least or 0, sum(len(whole.offset_range) for whole in ranges))
 
 
 def test_chunks_are_not_cut() -> None:
     """A part has whole chunks."""
     chunks = ChunkCopies(3, 9, 7), ChunkCopies(9, 10, 7), ChunkCopies(20, 90, 8)
     whole = Range.of_chunks(CLUSTER, TopicPartition("t", 0), chunks)
-    assert (whole.wanted.start, whole.wanted.end) == (3, 90)
+    assert (whole.offset_range.start, whole.offset_range.end) == (3, 90)
     halves = [chunks[:1], chunks[1:]]
     for count, expected in ((1, [chunks]), (2, halves), (9, [(each,) for each in chunks])):
         parts = split([whole], count)
         assert [part.chunks for part in parts] == expected
         bounds = [(some[0][0], some[-1][1]) for some in expected]
-        assert [(part.wanted.start, part.wanted.end) for part in parts] == bounds
+        assert [(part.offset_range.start, part.offset_range.end) for part in parts] == bounds
 
 
 def test_chunks_that_overlap() -> None:
