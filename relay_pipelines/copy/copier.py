@@ -270,10 +270,10 @@ class Copier:
         """Copy one range after the other."""
         began = self._clock.monotonic()
         try:
-            found = self._transactions.begin([range_copy.progress for range_copy in waiting])
+            current = self._transactions.begin([range_copy.progress for range_copy in waiting])
             self._begin_transaction()
             for index in range(len(waiting)):
-                range_copy = self._copy_next(waiting, index, found, is_careful=is_careful)
+                range_copy = self._copy_next(waiting, index, current, is_careful=is_careful)
                 is_due = is_careful or self._clock.monotonic() >= self._deadline
                 if range_copy.error is not None or is_due:
                     self._commit()
@@ -408,7 +408,7 @@ class Copier:
         self,
         waiting: list[RangeCopy],
         index: int,
-        found: Mapping[TopicPartition, Current],
+        current: Mapping[TopicPartition, Current],
         *,
         is_careful: bool,
     ) -> RangeCopy:
@@ -416,10 +416,10 @@ class Copier:
         while True:
             range_copy = waiting[index]
             with self._isolated(range_copy):
-                self._look(waiting, index, found, 1 if is_careful else _TOGETHER)
+                self._look(waiting, index, current, 1 if is_careful else _TOGETHER)
                 if waiting[index] is range_copy:
                     range_copy.tries += 1
-                    range_copy.progress.start_from(found[range_copy.progress.source])
+                    range_copy.progress.start_from(current[range_copy.progress.source])
                     self._copy_range(range_copy)
             if waiting[index] is range_copy:
                 return range_copy
@@ -428,7 +428,7 @@ class Copier:
         self,
         waiting: list[RangeCopy],
         index: int,
-        found: Mapping[TopicPartition, Current],
+        current: Mapping[TopicPartition, Current],
         together: int,
     ) -> None:
         """Look at the ranges from `index` on, unless the next one was seen before.
@@ -440,7 +440,7 @@ class Copier:
         if waiting[index].source.is_seen:
             return
         self._commit()
-        known = {tp: current.checkpoint for tp, current in found.items() if current.checkpoint}
+        known = {tp: each.checkpoint for tp, each in current.items() if each.checkpoint}
         for _ in range(index, len(waiting), together):
             coming = waiting[index : index + together]
             if len(coming) == 1:

@@ -178,14 +178,14 @@ class FailoverSource:
         Returns:
             those that were seen and have something to copy, and those that are refused.
         """
-        wanted = {each.source.topic_partition: each for each in ranges}
+        by_source = {each.source.topic_partition: each for each in ranges}
         if ranges[0].source.topic_partition in self._refused:
             return set(), set()
-        asked = [tp for tp in wanted if tp not in self._refused]
+        asked = [tp for tp in by_source if tp not in self._refused]
         seen, refused = look(self.client, asked, checkpoints, among_several=self.are_several)
         self._first = {}  # no records from before this look
-        starts = {tp: wanted[tp].next_offset(checkpoints.get(tp)) for tp in seen}
-        starts = {tp: start for tp, start in starts.items() if start < wanted[tp].source.end}
+        starts = {tp: by_source[tp].next_offset(checkpoints.get(tp)) for tp in seen}
+        starts = {tp: start for tp, start in starts.items() if start < by_source[tp].source.end}
         if len(ranges) > 1:  # one alone reads more at once
             compared = {
                 tp: Comparison(checkpoints[tp], each.position.low_watermark)
@@ -198,12 +198,12 @@ class FailoverSource:
                     starts.pop(tp, None)
                 elif tp in starts:
                     starts[tp] = comparison.first_fetch
-            found, others = fetch_first(self.client, starts)
-            self._first = {tp: (starts[tp], answer) for tp, answer in found.items()}
+            answers, others = fetch_first(self.client, starts)
+            self._first = {tp: (starts[tp], answer) for tp, answer in answers.items()}
             refused |= others
         self._refused |= refused
         self._seen = {tp: each for tp, each in seen.items() if tp not in refused}
-        return starts.keys() & self._seen.keys(), self._refused.keys() & wanted.keys()
+        return starts.keys() & self._seen.keys(), self._refused.keys() & by_source.keys()
 
     def silent(self, topic_partitions: Iterable[TopicPartition]) -> Refused:
         """Return those of which the leader does not answer: they are refused in this attempt."""

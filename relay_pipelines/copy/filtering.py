@@ -101,8 +101,8 @@ def load(spec: ClassSpec) -> Filter:
     Raises:
         ConfigError: as `construct`.
     """
-    found: Filter = construct(spec, FILTER)
-    return found
+    record_filter: Filter = construct(spec, FILTER)
+    return record_filter
 
 
 class FilterChain(RecordFilter):
@@ -162,11 +162,11 @@ class FilterChain(RecordFilter):
             )
             for name, keep in self._filters:
                 try:
-                    wanted = keep(frozen)
+                    keeps = keep(frozen)
                 except RAISED_BY_USERS as error:
                     self._fail(record, name, error)
                     break
-                if not wanted:
+                if not keeps:
                     self.dropped += 1
                     break
             else:
@@ -174,10 +174,10 @@ class FilterChain(RecordFilter):
 
     def _fail(self, record: Any, name: str, error: BaseException) -> None:
         """Note a record for quarantine; raise if it may not go there."""
-        found = record_error(f"filter {name!r}", error, self._topic_partition, record.offset)
+        failure = record_error(f"filter {name!r}", error, self._topic_partition, record.offset)
         if not self._quarantines:
-            raise found from error
-        self.failed.append((record, found))
+            raise failure from error
+        self.failed.append((record, failure))
 
 
 def filter_chain(copy_range: CopyRange) -> FilterChain | None:

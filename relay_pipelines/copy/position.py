@@ -105,8 +105,8 @@ class Comparison:
         with corrupt_at(span.run.first.base_offset):
             for record in checked_records(span.run, end):
                 if record.offset == last.offset:
-                    found = fingerprint_of(record)
-                    self._differing = _says(last.differing(found, timed=is_timed))
+                    fingerprint = fingerprint_of(record)
+                    self._differing = _says(last.differing(fingerprint, timed=is_timed))
                 elif max(last.offset + 1, span.start) <= record.offset < end:
                     self._would_skip = True
 
@@ -471,19 +471,19 @@ def require_topic(client: ClusterClient, copy_range: CopyRange) -> None:
         waited += _POLL_SECONDS
 
 
-def _require_planned_topic(copy_range: CopyRange, found: UpstreamIdentity) -> None:
+def _require_planned_topic(copy_range: CopyRange, log: UpstreamIdentity) -> None:
     """Fail if the topic was created again, because the range's offsets are of the old one."""
     planned = copy_range.planned_log
     if (
         planned is None
-        or planned.upstream != found.upstream
+        or planned.upstream != log.upstream
         or not planned.topic_id
-        or not found.topic_id
+        or not log.topic_id
     ):
         return
-    if planned.topic_id != found.topic_id:
+    if planned.topic_id != log.topic_id:
         raise TopicRecreatedError(
-            f"the topic was deleted and created again on upstream {found.upstream} since the run"
+            f"the topic was deleted and created again on upstream {log.upstream} since the run"
             " planned it",
             remedy="run again: it plans what the topic holds now",
             topic_partition=copy_range.source.topic_partition,

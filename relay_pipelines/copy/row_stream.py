@@ -77,13 +77,13 @@ class RowStream:
 
     def _poll(self, within_seconds: float | None) -> MarkedRows | None:
         try:
-            found = self._queue.get(timeout=within_seconds)
+            batch = self._queue.get(timeout=within_seconds)
         except queue.Empty:
             return None
-        if isinstance(found, BaseException):
-            raise found
-        self._ended = found is None
-        return found
+        if isinstance(batch, BaseException):
+            raise batch
+        self._ended = batch is None
+        return batch
 
     def _read_ahead(self, batches: Iterable[pa.RecordBatch]) -> None:
         try:

@@ -93,7 +93,7 @@ class RangeProgress:
         """Whether other topic-partitions are, or may be, copied under the same id."""
         return self.owner != own_id(self._job.mirror, self.source)
 
-    def start_from(self, found: Current) -> None:
+    def start_from(self, current: Current) -> None:
         """Start another attempt from what the checkpoint topic holds now.
 
         Raises:
@@ -105,17 +105,17 @@ class RangeProgress:
             PolicySupersededError: another policy decides by now what this one decided before.
             DestinationTopicLostError: the topic that holds the copies was created again.
         """
-        if found.owner not in {None, self.owner}:
+        if current.owner not in {None, self.owner}:
             raise FencedError(
                 "another run copies it now, under another transactional id",
                 remedy="let it finish; let one deployment alone copy this mirror",
                 topic_partition=self.source,
             )
-        self._require_last(found.checkpoint)
-        self._require_same_generation(found.checkpoint)
-        self._require_policy(found.checkpoint)
-        self._require_same_destination_topic(found.checkpoint)
-        self.checkpoint = found.checkpoint
+        self._require_last(current.checkpoint)
+        self._require_same_generation(current.checkpoint)
+        self._require_policy(current.checkpoint)
+        self._require_same_destination_topic(current.checkpoint)
+        self.checkpoint = current.checkpoint
 
     def next_commit(
         self, chunk: Chunk, identity: UpstreamIdentity, landed: Landed, now_ms: int

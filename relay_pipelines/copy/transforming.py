@@ -35,8 +35,8 @@ def load(spec: ClassSpec) -> Transform:
     Raises:
         ConfigError: as `construct`.
     """
-    found: Transform = construct(spec, TRANSFORM)
-    return found
+    transform: Transform = construct(spec, TRANSFORM)
+    return transform
 
 
 class Transformer:
@@ -76,12 +76,12 @@ class Transformer:
                 more_rows, more_failed = self(batch.slice(middle))
                 return rows + more_rows, failed + more_failed
             (row,) = rows_of(batch, self._topic_partition)
-            found = record_error(
+            failure = record_error(
                 f"transform {self._name!r}", error, self._topic_partition, row.offset
             )
             if not self._quarantines:
-                raise found from error
-            return [], [(row, found)]
+                raise failure from error
+            return [], [(row, failure)]
 
     def _replaced(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         transformed = self._transform(batch)

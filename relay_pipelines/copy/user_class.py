@@ -41,19 +41,19 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
     """
     where = f"{kind.name} {spec.name!r}"
     try:
-        found = find(spec, kind.name)(**json.loads(spec.config))
+        user_object = find(spec, kind.name)(**json.loads(spec.config))
     except ConfigError:
         raise
     except RAISED_BY_USERS as error:
         raise ConfigError(
             f"{where} cannot be constructed: {describe(error)}", remedy="see its config"
         ) from error
-    if not callable(getattr(found, kind.method.partition("(")[0], None)):
+    if not callable(getattr(user_object, kind.method.partition("(")[0], None)):
         raise ConfigError(
             f"{where} has no method {kind.method}",
             remedy=f"see {page('Filter and change records')}",
         )
-    return found
+    return user_object
 
 
 def record_error(

@@ -177,10 +177,10 @@ def next_offsets(begins: Offsets, ends: Offsets, limit: int | None) -> dict[Topi
     new = {tp: max(0, ends.get(tp, begin) - begin) for tp, begin in begins.items()}
     total = sum(new.values())
     left = total if limit is None else limit
-    ends = dict(begins)
+    reached = dict(begins)
     for tp, count in new.items():
         # in proportion to what is left, and never nothing of everything
         share = min(count, left, -(-count * left // total)) if total else 0
-        ends[tp] += share
+        reached[tp] += share
         total, left = total - count, left - share
-    return ends
+    return reached

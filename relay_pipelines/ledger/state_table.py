@@ -234,8 +234,8 @@ class StateTable:
         """
         own = [each for each in self.checkpoints if each.mirror == unreadable.mirror]
         topic = unreadable.source.topic
-        if named := {to for each in own if each.source.topic == topic for to in copies_in(each)}:
-            return named
+        if known := {to for each in own if each.source.topic == topic for to in copies_in(each)}:
+            return known
         explained = {to for each in own for to in copies_in(each)}
         of_kind = (key for key in self.rows if key.kind is StateKind.CREATED)  # the key says all
         created = {key.topic for key in of_kind if key.mirror == unreadable.mirror} - explained

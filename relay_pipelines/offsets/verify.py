@@ -49,9 +49,9 @@ def verify(
         pairs, why = translation.around(answer, to)
         if why:
             return Outcome(answer, State.NOT_COMPARED, why)
-        compared = [_compared(pair, source, destination, record) for pair in pairs]
+        states = [_compared(pair, source, destination, record) for pair in pairs]
         for kind in (State.DIFFERS, State.NOT_COMPARED):
-            if reasons := [why for state, why in compared if state is kind]:
+            if reasons := [why for state, why in states if state is kind]:
                 return Outcome(answer, kind, "; ".join(reasons))
         return Outcome(answer, State.SAME)
 

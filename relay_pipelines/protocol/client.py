@@ -148,7 +148,7 @@ class ClusterClient:
         )
 
     def retry_each(
-        self, change: Callable[[Mapping[str, T]], object], wanted: Mapping[str, T]
+        self, change: Callable[[Mapping[str, T]], object], changes: Mapping[str, T]
     ) -> dict[str, RelayError]:
         """Change topics with one request; if it is refused, with one for each half of them.
 
@@ -156,7 +156,7 @@ class ClusterClient:
 
         Args:
             change: changes what it can of several topics, and raises an error if it is not all.
-            wanted: by topic.
+            changes: by topic.
 
         Returns:
             the errors of topics that are refused.
@@ -164,10 +164,10 @@ class ClusterClient:
         Raises:
             RelayError: an error that may pass by itself did not.
         """
-        error = self._refusal(change, wanted)
+        error = self._refusal(change, changes)
         if error is None:
             return {}
-        topics = list(wanted)
+        topics = list(changes)
         if len(topics) == 1:
             return {topics[0]: error}
         middle = len(topics) // 2
@@ -175,15 +175,15 @@ class ClusterClient:
             topic: refusal
             for half in (topics[:middle], topics[middle:])
             for topic, refusal in self.retry_each(
-                change, {topic: wanted[topic] for topic in half}
+                change, {topic: changes[topic] for topic in half}
             ).items()
         }
 
     def _refusal(
-        self, change: Callable[[Mapping[str, T]], object], wanted: Mapping[str, T]
+        self, change: Callable[[Mapping[str, T]], object], changes: Mapping[str, T]
     ) -> RelayError | None:
         try:
-            self.retry(partial(change, wanted))
+            self.retry(partial(change, changes))
         except RelayError as error:
             if error.retryable:
                 raise
@@ -374,14 +374,14 @@ class ClusterClient:
 
         One request asks about all of them, from Kafka 3.0 on.
         """
-        found: dict[int, list[str]] = defaultdict(list)
+        coordinated: dict[int, list[str]] = defaultdict(list)
         errors: dict[str, RelayError] = {}
         if not groups:
-            return found, errors
+            return coordinated, errors
         if self.any_connection().supports(FindCoordinatorRequest.API_KEY, _MANY_COORDINATORS):
             many = FindCoordinatorRequest(coordinator_keys=list(groups), key_type=GROUP)
-            told = self.call_any(many, _MANY_COORDINATORS).coordinators
-            answers = {each.key: each for each in told}
+            coordinators = self.call_any(many, _MANY_COORDINATORS).coordinators
+            answers = {each.key: each for each in coordinators}
         else:
             answers = {
                 group: self.call_any(FindCoordinatorRequest(key=group, key_type=GROUP), 2)
@@ -392,9 +392,9 @@ class ClusterClient:
             if error := self.refusal(answer, doing, permission):
                 errors[group] = error
             else:
-                found[int(answer.node_id)].append(group)
+                coordinated[int(answer.node_id)].append(group)
                 self._metadata.brokers[answer.node_id] = (answer.host, answer.port)
-        return found, errors
+        return coordinated, errors
 
     def list_offsets(
         self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int
@@ -429,9 +429,9 @@ class ClusterClient:
         Metadata may name a leader before that broker knows it: an answer to ListOffsets proves that
         it serves.
         """
-        wanted = list(topic_partitions)
-        self.metadata(sorted({tp.topic for tp in wanted}))
-        return self.offsets(wanted, LATEST, READ_COMMITTED)[1]
+        partitions = list(topic_partitions)
+        self.metadata(sorted({tp.topic for tp in partitions}))
+        return self.offsets(partitions, LATEST, READ_COMMITTED)[1]
 
     def first_offsets(
         self, from_ms: int, ends: Mapping[TopicPartition, int]
@@ -442,8 +442,8 @@ class ClusterClient:
             from_ms: milliseconds since the epoch.
             ends: the wanted topic-partitions, with their end offsets.
         """
-        found = self.list_offsets(ends, from_ms, READ_COMMITTED)
-        return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
+        offsets = self.list_offsets(ends, from_ms, READ_COMMITTED)
+        return {tp: offset if offset >= 0 else ends[tp] for tp, offset in offsets.items()}
 
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
@@ -473,13 +473,13 @@ class ClusterClient:
     ) -> tuple[dict[TopicPartition, T], Refused]:
         """Ask each leader about what it leads; one that is away hides nothing of the others."""
         by_leader, unled = self.by_leader(topic_partitions)
-        found, refused = dict[TopicPartition, T](), dict(unled)
+        values, refused = dict[TopicPartition, T](), dict(unled)
         for broker_id, asked in by_leader.items():
             left = {TopicPartition(name, each) for name in asked for each in asked[name]}
             try:
                 for tp, error_code, value in ask(self.connection(broker_id), asked):
                     if error_code == error_codes.NONE:
-                        found[tp] = value
+                        values[tp] = value
                     else:
                         refused[tp] = self.failure(error_code, doing, topic_partition=tp)
                     left.discard(tp)
@@ -490,15 +490,15 @@ class ClusterClient:
                 for tp in left:
                     what = f"{doing}, whose answer leaves it out,"
                     refused[tp] = self.failure(unknown, what, topic_partition=tp)
-        return found, refused
+        return values, refused
 
     def whole(self, look: tuple[T, Refused]) -> T:
         """Return what was found, if nothing was refused; otherwise raise the first reason."""
-        found, refused = look
+        values, refused = look
         for error in refused.values():
             self.forget()
             raise error
-        return found
+        return values
 
     def refusal(
         self, answer: Any, doing: str, permission: str = "", tolerated: int = error_codes.NONE
@@ -574,32 +574,32 @@ class ClusterClient:
         self, topic_partitions: Iterable[TopicPartition]
     ) -> tuple[dict[int, list[TopicPartition]], Refused]:
         """Return broker id -> the topic-partitions that it leads."""
-        wanted = list(topic_partitions)
-        found: dict[int, list[TopicPartition]] = defaultdict(list)
+        partitions = list(topic_partitions)
+        led: dict[int, list[TopicPartition]] = defaultdict(list)
         refused: Refused = {}
         try:
-            self.ask_about(wanted)
+            self.ask_about(partitions)
         except RelayError as error:  # no broker answers
-            return found, dict.fromkeys(wanted, error)
-        for tp in wanted:
+            return led, dict.fromkeys(partitions, error)
+        for tp in partitions:
             leader = self._metadata.topics[tp.topic].leaders.get(tp.partition, -1)
             if leader >= 0:
-                found[leader].append(tp)
+                led[leader].append(tp)
             else:
                 refused[tp] = self._unled(tp)
-        return found, refused
+        return led, refused
 
     def by_leader(self, topic_partitions: Iterable[TopicPartition]) -> tuple[ByLeader, Refused]:
         """Return the same as requests have it: broker id -> topic -> partitions."""
-        wanted = tuple(topic_partitions)
-        if self._grouped[1] and self._grouped[0] == wanted:
+        asked = tuple(topic_partitions)
+        if self._grouped[1] and self._grouped[0] == asked:
             return self._grouped[1], {}
-        led, refused = self.led(wanted)
+        led, refused = self.led(asked)
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for broker_id, partitions in led.items():
             for tp in partitions:
                 grouped[broker_id][tp.topic].append(tp.partition)
-        self._grouped = wanted, {} if refused else grouped
+        self._grouped = asked, {} if refused else grouped
         return grouped, refused
 
     def connect_to_brokers(self) -> None:
@@ -756,8 +756,8 @@ def _ask_metadata(connection: Connection, topics: Sequence[str] | None) -> Metad
     """Ask one broker, in the newest version that it serves."""
     request = metadata.request(topics)
     version = _newest(connection, request, metadata.VERSION)
-    found: Metadata = connection.call(request, version, metadata.read)
-    return found
+    answer: Metadata = connection.call(request, version, metadata.read)
+    return answer
 
 
 def _newest(connection: Connection, request: Any, version: int) -> int:

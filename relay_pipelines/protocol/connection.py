@@ -173,11 +173,11 @@ class Connection:
         )
         return self._read_answer()
 
-    def _require_order(self, wanted: int, expected: int | None) -> None:
+    def _require_order(self, request: int, expected: int | None) -> None:
         """Never take an answer for that to another request."""
-        if wanted != expected:
+        if request != expected:
             self.close()
-            raise self._retriable(f"{self} must answer request {expected} before request {wanted}")
+            raise self._retriable(f"{self} must answer request {expected} before request {request}")
 
     def _read_answer(self) -> memoryview | None:
         """Continue to read; return the answer, without its header, once it is complete."""

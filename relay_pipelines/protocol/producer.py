@@ -102,10 +102,11 @@ def partition_errors(answer: Any) -> dict[TopicPartition, int]:
     The others then come back as OPERATION_NOT_ATTEMPTED.
     """
     return {
-        TopicPartition(topic.name, found.partition_index): found.partition_error_code
+        TopicPartition(topic.name, partition.partition_index): partition.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
-        for found in topic.results_by_partition
-        if found.partition_error_code not in {error_codes.NONE, error_codes.OPERATION_NOT_ATTEMPTED}
+        for partition in topic.results_by_partition
+        if partition.partition_error_code
+        not in {error_codes.NONE, error_codes.OPERATION_NOT_ATTEMPTED}
     }
 
 
@@ -476,8 +477,8 @@ class TransactionalProducer:
             answer = self._client.call(
                 self._coordinator, DescribeTransactionsRequest(transactional_ids=[self._id]), 0
             )
-            (found,) = answer.transaction_states
-            return (found.error_code, found.producer_id, found.producer_epoch) == (
+            (state,) = answer.transaction_states
+            return (state.error_code, state.producer_id, state.producer_epoch) == (
                 error_codes.NONE,
                 self._state.producer_id,
                 self._state.producer_epoch + 1,

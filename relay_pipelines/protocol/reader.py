@@ -100,11 +100,11 @@ def read(
 
     The next fetch is under way while the caller uses one list. While an answer is arriving, an
     empty list comes every quarter of a second, so that the caller can look at the clock.
-    `wanted.end` must not be after the last stable offset.
+    `offset_range.end` must not be after the last stable offset.
 
     Args:
         small: which batches may come as runs.
-        first: what `fetch_first` has fetched from `wanted.start` on.
+        first: what `fetch_first` has fetched from its start on.
         small_from: batches that end before this offset come one by one.
 
     Raises:
@@ -212,7 +212,7 @@ def fetch_first(
         starts: the offsets to read from.
         partition_bytes: how much of each, at most; 0 for what a small range has.
     """
-    found: dict[TopicPartition, fetch.FetchResponse] = {}
+    complete: dict[TopicPartition, fetch.FetchResponse] = {}
     led, refused = client.led(starts)
     for leader, asked in led.items():
         request = fetch.encode(
@@ -231,12 +231,12 @@ def fetch_first(
             continue
         # the next answer on this connection waits for as long, so that no process waits here
         client.note_throttle(max(answer.throttle_ms for answer in answers.values()))
-        found.update(
+        complete.update(
             (tp, answer)
             for tp, answer in answers.items()
             if not answer.throttle_ms and not answer.error_code and has_batch(answer.records)
         )
-    return found, refused
+    return complete, refused
 
 
 def timestamps_ms(
@@ -254,7 +254,7 @@ def timestamps_ms(
     Raises:
         RetriableError: a broker is not reachable.
     """
-    found: dict[TopicPartition, int] = {}
+    written_at: dict[TopicPartition, int] = {}
     waiting = dict(offsets)
     for _ in range(_TIME_ROUNDS):
         before = len(waiting)
@@ -273,12 +273,12 @@ def timestamps_ms(
                 with suppress(UnsupportedError, CorruptBatchError):  # copying it reports the error
                     for run in islice(split(answer.records), 1):
                         if (written_ms := run.first.first_timestamp_ms) is not None:
-                            found[tp] = written_ms
-                if tp in found or answer.error_code:
+                            written_at[tp] = written_ms
+                if tp in written_at or answer.error_code:
                     del waiting[tp]
         if not waiting or len(waiting) == before:
             break
-    return found
+    return written_at
 
 
 def _request(
