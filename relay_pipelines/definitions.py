@@ -27,7 +27,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.move import jobs as move_jobs
 from relay_pipelines.offsets import checks as group_checks
-from relay_pipelines.orchestration import naming, tables
+from relay_pipelines.orchestration import naming, shortcuts
 from relay_pipelines.orchestration.topic_catalog import Catalog, discover
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.replay import job
@@ -57,7 +57,7 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
         ConfigError: relay.yaml is missing or invalid; Dagster shows the message in place of the
             code location.
     """
-    tables.spare_code_server()
+    shortcuts.spare_code_server()
     loaded = settings.load(config)
     catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())

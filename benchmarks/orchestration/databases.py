@@ -26,9 +26,9 @@ from relay_pipelines.audit.coverage import CoverageMap
 from relay_pipelines.audit.recount import DestinationCount, Recount
 from relay_pipelines.audit.verdict import Tally
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
-from relay_pipelines.orchestration import naming, tables, window_log
+from relay_pipelines.orchestration import naming, shortcuts, window_log
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.orchestration.tables import Batch
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.settings import WindowSettings
@@ -83,7 +83,7 @@ def _measure(
         def run(context: dg.OpExecutionContext) -> Iterator[Any]:
             for number in range(_WINDOWS):
                 began, cpu = time.monotonic(), time.process_time()
-                yield from tables.stored(context, _window(context, topics, number))
+                yield from shortcuts.stored(context, _window(context, topics, number))
                 stored.append((time.monotonic() - began, time.process_time() - cpu))
                 sizes.append(_size(folder, server))
 
@@ -158,10 +158,12 @@ def _key(number: int) -> str:
 def _delete(instance: dg.DagsterInstance, topics: int, numbers: Sequence[int]) -> None:
     lane = _lane(topics)
     assets = [naming.mirrored_asset(lane.path, topic) for topic in lane.topics]
-    tables.delete_evaluations(instance, {_key(number): assets for number in numbers})
+    shortcuts.delete_evaluations(instance, {_key(number): assets for number in numbers})
     names = [naming.windows_name(lane.path, topic) for topic in lane.topics]
     for number in numbers:
-        tables.delete_key(instance, [*names, naming.plans_name(lane.path, lane.name)], _key(number))
+        shortcuts.delete_key(
+            instance, [*names, naming.plans_name(lane.path, lane.name)], _key(number)
+        )
 
 
 def _prune_at_once(instance: dg.DagsterInstance, folder: Path, name: str, topics: int) -> None:

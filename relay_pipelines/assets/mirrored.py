@@ -9,8 +9,9 @@ from relay_pipelines.audit.verdict import State
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations import checks
 from relay_pipelines.model import RecordPolicy
-from relay_pipelines.orchestration import naming, tables, window_log
+from relay_pipelines.orchestration import naming, shortcuts, window_log
 from relay_pipelines.orchestration.lane import Lane, ops
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.orchestration.stopping import (
     Session,
     Stop,
@@ -18,7 +19,6 @@ from relay_pipelines.orchestration.stopping import (
     forbid_retries,
     stoppable,
 )
-from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import QUARANTINE, Target, renamed_target
@@ -156,7 +156,7 @@ def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:
     return copy
 
 
-def _output(event: tables.Event) -> Event:
+def _output(event: shortcuts.Event) -> Event:
     """Return an event of a window as an op of assets yields it: what is downstream waits for it."""
     if isinstance(event, dg.AssetMaterialization):
         return dg.MaterializeResult(asset_key=event.asset_key, metadata=event.metadata)

@@ -14,8 +14,8 @@ from relay_pipelines.errors import ConfigError, RelayError, TamperedError
 from relay_pipelines.finding import Severity, texts
 from relay_pipelines.orchestration import naming, run_tags
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.orchestration.stopping import Session, Stop
-from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.request import filled
 from relay_pipelines.resources import KafkaResource

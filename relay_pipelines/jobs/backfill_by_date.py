@@ -16,8 +16,8 @@ from relay_pipelines.errors import ConfigError, RelayError, together
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.run_log import log_and_print
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.orchestration.stopping import Session, Stop, final_failure
-from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.prepare import topics

@@ -11,8 +11,8 @@ from relay_pipelines.orchestration import heartbeat, naming, run_tags, turns
 from relay_pipelines.orchestration.job_builder import build_job
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import log_and_print
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.orchestration.stopping import Session, Stop
-from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.output.formatting import format_time, seconds

@@ -7,8 +7,8 @@ import dagster as dg
 from relay_pipelines.errors import RelayError
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.job_builder import build_job
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.orchestration.stopping import Session, Stop
-from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings

@@ -17,9 +17,9 @@ from relay_pipelines.move.states import FenceBy
 from relay_pipelines.orchestration import naming, run_tags
 from relay_pipelines.orchestration.check_builder import CheckResult, build_checks, check_spec
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.orchestration.stopping import Session as StartSession
 from relay_pipelines.orchestration.stopping import Stop
-from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.request import filled
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.run.run import never

@@ -7,7 +7,7 @@ A lane is a group of topics whose windows are cut together and copied in one run
     job_builder     builds jobs of one op, and the configuration of what they are asked for
     check_builder   builds checks, and the event that says what one has found
     topic_catalog   topics seen so far, so that loading the definitions makes no network calls
-    tables          what is written to Dagster's tables, and deleted there, because its way is slow
+    shortcuts       what Dagster does too slowly for many topics, with one contract test
     window_log      frozen windows in the event log, which runs write and read
 
 A run that copies:

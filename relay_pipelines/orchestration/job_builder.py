@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 from pydantic import Field, create_model
 
-from relay_pipelines.orchestration import tables
+from relay_pipelines.orchestration import shortcuts
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.orchestration.stopping import Session, Stop, stoppable
-from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.request import AskedField, asked_fields
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 
@@ -49,7 +49,7 @@ def build_job(
 
         def events(stop: Stop, session: Session) -> Iterator[Any]:
             # stored here, where a signal waits until that is done
-            return tables.stored(context, body(context, kafka, stop, session))
+            return shortcuts.stored(context, body(context, kafka, stop, session))
 
         yield from stoppable(context, pyspark, events)
 

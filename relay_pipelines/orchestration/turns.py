@@ -23,7 +23,7 @@ from dagster._core.storage.runs import SqlRunStorage
 
 from relay_pipelines.orchestration import heartbeat, naming, run_tags
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.orchestration.tables import IN_PROGRESS, runs_in_progress
+from relay_pipelines.orchestration.shortcuts import IN_PROGRESS, runs_in_progress
 from relay_pipelines.output.formatting import plural, seconds
 from relay_pipelines.protocol.clock import Clock
 

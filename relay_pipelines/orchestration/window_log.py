@@ -11,9 +11,9 @@ from itertools import count as counting
 import dagster as dg
 
 from relay_pipelines.model import Cluster
-from relay_pipelines.orchestration import naming, tables
+from relay_pipelines.orchestration import naming, shortcuts
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.orchestration.tables import Batch
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.output.formatting import count, plural
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.resources.plans import FROZEN, plan_assets, plan_of
@@ -51,7 +51,7 @@ def freeze(
     yield [_event(lane, frozen, destination)]
     name = naming.plans_name(lane.path, lane.name)
     of_topics = (naming.windows_name(lane.path, topic) for topic in frozen.topics)
-    tables.add_key(instance, [name, *of_topics], frozen.key)
+    shortcuts.add_key(instance, [name, *of_topics], frozen.key)
 
 
 def find(

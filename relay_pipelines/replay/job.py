@@ -16,8 +16,8 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.orchestration import naming
 from relay_pipelines.orchestration.job_builder import build_job, config_schema
 from relay_pipelines.orchestration.run_log import RunLog
+from relay_pipelines.orchestration.shortcuts import Batch
 from relay_pipelines.orchestration.stopping import Session, Stop, final_failure, forbid_retries
-from relay_pipelines.orchestration.tables import Batch
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.output.formatting import plural
 from relay_pipelines.plan.owners import topic_scope

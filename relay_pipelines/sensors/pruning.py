@@ -9,7 +9,7 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
 from relay_pipelines.checks.other_deployments import RECENT_SECONDS
-from relay_pipelines.orchestration import naming, tables, window_log
+from relay_pipelines.orchestration import naming, shortcuts, window_log
 from relay_pipelines.orchestration.lane import Lane
 
 WINDOWS_PER_TICK = 50
@@ -70,12 +70,12 @@ def _delete_windows(instance: dg.DagsterInstance, lane: Lane, windows: Sequence[
         window: [naming.mirrored_asset(lane.path, topic) for topic in some]
         for window, some in topics.items()
     }
-    tables.delete_evaluations(instance, assets)
+    shortcuts.delete_evaluations(instance, assets)
     for window, some in topics.items():
         names = [naming.windows_name(lane.path, topic) for topic in some]
         # last the lane's own, by which the window is found
         names.append(naming.plans_name(lane.path, lane.name))
-        tables.delete_key(instance, names, window)
+        shortcuts.delete_key(instance, names, window)
 
 
 def _frozen_at(instance: dg.DagsterInstance, lane: Lane, window: str) -> dt.datetime:

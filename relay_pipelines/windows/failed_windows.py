@@ -15,7 +15,7 @@ from relay_pipelines.formats import FAILED_WINDOWS
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.orchestration import window_log
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.orchestration.tables import Event
+from relay_pipelines.orchestration.shortcuts import Event
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.windows import window_events

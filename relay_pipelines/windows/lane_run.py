@@ -16,7 +16,7 @@ from relay_pipelines.offsets.following import FollowedGroups
 from relay_pipelines.orchestration import heartbeat, naming, run_tags, turns, window_log
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.run_log import RunLog, log_and_print
-from relay_pipelines.orchestration.tables import Batch, Event
+from relay_pipelines.orchestration.shortcuts import Batch, Event
 from relay_pipelines.orchestration.topic_catalog import Catalog
 from relay_pipelines.orchestration.turns import Place, Turn
 from relay_pipelines.plan.frozen_window import FrozenWindow, WindowLimits

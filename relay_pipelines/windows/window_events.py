@@ -20,7 +20,7 @@ from relay_pipelines.model import OffsetRange, Skipped
 from relay_pipelines.orchestration import naming, window_log
 from relay_pipelines.orchestration.check_builder import CheckResult, check_spec
 from relay_pipelines.orchestration.lane import Lane
-from relay_pipelines.orchestration.tables import Event
+from relay_pipelines.orchestration.shortcuts import Event
 from relay_pipelines.output.formatting import count, plural, seconds, size
 from relay_pipelines.windows.window_run import TopicReport, WindowReport
 

@@ -17,7 +17,7 @@ from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.orchestration import naming, tables, window_log
+from relay_pipelines.orchestration import naming, shortcuts, window_log
 from relay_pipelines.orchestration.lane import Lane
 from relay_pipelines.orchestration.turns import Turn
 from relay_pipelines.run import other_writers
@@ -234,8 +234,8 @@ DEATHS = [
     (lane_run, "run"),  # it is stored
     (lane_run, "count_window"),  # it is copied
     (window_log, "_event"),  # it is counted
-    (tables, "add_key"),  # its plan is in Dagster
-    (tables, "_store_evaluation"),  # and some events of its topics
+    (shortcuts, "add_key"),  # its plan is in Dagster
+    (shortcuts, "_store_evaluation"),  # and some events of its topics
     (OpenWindowStore, "clear"),  # and all of them
 ]
 """What a run does next when it dies."""

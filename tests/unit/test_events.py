@@ -19,8 +19,8 @@ from dagster._grpc import server
 from dagster._grpc.__generated__.dagster_api_pb2 import ExternalRepositoryRequest
 from dagster._serdes import deserialize_value, serialize_value
 
-from relay_pipelines.orchestration import tables
-from relay_pipelines.orchestration.tables import Event
+from relay_pipelines.orchestration import shortcuts
+from relay_pipelines.orchestration.shortcuts import Event
 from tests.support.postgres import Postgres
 
 ORDERS, PLAN = dg.AssetKey(["m", "orders"]), dg.AssetKey(["m", "main", "windows"])
@@ -54,7 +54,7 @@ BATCHES: list[list[Event]] = [
 
 
 def together(context: dg.OpExecutionContext) -> Iterator[Any]:
-    yield from tables.stored(context, BATCHES)
+    yield from shortcuts.stored(context, BATCHES)
 
 
 def one_by_one(_context: dg.OpExecutionContext) -> Iterator[Any]:
@@ -135,15 +135,15 @@ def assert_finds_runs(instance: DagsterInstance) -> None:
     for status in set(DagsterRunStatus).difference([DagsterRunStatus.QUEUED]):
         for own in (tags, {**tags, "l": "y"}, {"m": "a%:b"}):
             instance.create_run_for_job(empty, status=status, tags=own)
-    expected = instance.get_runs(RunsFilter(tags=tags, statuses=tables.IN_PROGRESS))
-    assert len(expected) == len(tables.IN_PROGRESS)
-    assert tables.runs_in_progress(instance, *tags.items()) == expected
+    expected = instance.get_runs(RunsFilter(tags=tags, statuses=shortcuts.IN_PROGRESS))
+    assert len(expected) == len(shortcuts.IN_PROGRESS)
+    assert shortcuts.runs_in_progress(instance, *tags.items()) == expected
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])
 def test_rows_as_of_dagster(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages, sensors and pruning find the same, whichever way the events came."""
-    monkeypatch.setattr(tables, "_TOGETHER", 2)
+    monkeypatch.setattr(shortcuts, "_TOGETHER", 2)
     with (
         instance_of(kind, tmp_path / "one by one") as first,
         instance_of(kind, tmp_path / "together") as second,
@@ -161,27 +161,27 @@ def test_others_see_events_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with first, second:
             expected = found_after(first, one_by_one)
             assert_finds_runs(first)
-            evaluation, seen = tables._store_evaluation, []
+            evaluation, seen = shortcuts._store_evaluation, []
 
             def look(*arguments: Any) -> None:
                 events = rows(second, schema.SqlEventLogStorageTable, "id", "dagster_event_type")
                 seen.append(sum(row["dagster_event_type"].startswith("ASSET_") for row in events))
                 evaluation(*arguments)
 
-            monkeypatch.setattr(tables, "_store_evaluation", look)
+            monkeypatch.setattr(shortcuts, "_store_evaluation", look)
             assert found_after(second, together) == expected
     assert sorted({*seen}) == [len(BATCHES[0]), sum(map(len, BATCHES))], "before the states"
 
 
 def test_a_topic_is_stored_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others write between the transactions of a window; each topic has its check in its own."""
-    monkeypatch.setattr(tables, "_TOGETHER", 2)
+    monkeypatch.setattr(shortcuts, "_TOGETHER", 2)
     topics = [dg.AssetKey(["m", f"topic{number}"]) for number in range(4)]
     window: list[Event] = [materialized(PLAN, "w1", 3)]
     for topic in topics:
         counts = dg.AssetCheckEvaluation(asset_key=topic, check_name="counts", passed=True)
         window += [materialized(topic, "w1", 3), counts]
-    store_evaluation = tables._store_evaluation
+    store_evaluation = shortcuts._store_evaluation
     stored: list[Any] = []
 
     def store_some(*arguments: Any) -> None:
@@ -191,9 +191,9 @@ def test_a_topic_is_stored_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monkey
         store_evaluation(*arguments)
 
     def breaks(context: dg.OpExecutionContext) -> Iterator[Any]:
-        monkeypatch.setattr(tables, "_store_evaluation", store_some)
+        monkeypatch.setattr(shortcuts, "_store_evaluation", store_some)
         with pytest.raises(OSError, match="full"):
-            tables.store(context, window)
+            shortcuts.store(context, window)
         yield from ()
 
     with instance_of("files", tmp_path / "dagster") as instance:
@@ -208,24 +208,24 @@ def test_other_tables_are_left_to_dagster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With a Dagster that has other tables, all is stored in its own way, and one line says so."""
-    monkeypatch.setitem(tables._TABLES, "DynamicPartitionsTable", ("partition", "key"))
-    monkeypatch.setattr(tables, "_is_known", cache(tables._is_known.__wrapped__))
+    monkeypatch.setitem(shortcuts._TABLES, "DynamicPartitionsTable", ("partition", "key"))
+    monkeypatch.setattr(shortcuts, "_is_known", cache(shortcuts._is_known.__wrapped__))
 
     def with_keys(context: dg.OpExecutionContext) -> Iterator[Any]:
         for window in ("w1", "w2", "w1"):
-            tables.add_key(context.instance, ["a", "b"], window)
+            shortcuts.add_key(context.instance, ["a", "b"], window)
         yield from together(context)
-        tables.delete_key(context.instance, ["b", "c"], "w1")
-        tables.delete_evaluations(context.instance, {"w2": [ORDERS]})
+        shortcuts.delete_key(context.instance, ["b", "c"], "w1")
+        shortcuts.delete_evaluations(context.instance, {"w2": [ORDERS]})
 
     with (
         instance_of("files", tmp_path / "one by one") as first,
         instance_of("files", tmp_path / "together") as second,
     ):
-        monkeypatch.setattr(tables, "_store", None)
+        monkeypatch.setattr(shortcuts, "_store", None)
         assert found_after(second, with_keys) == found_after(first, one_by_one)
         assert [second.get_dynamic_partitions(name) for name in "ab"] == [["w1", "w2"], ["w2"]]
-    lines = [record.message for record in caplog.records if record.name == tables.__name__]
+    lines = [record.message for record in caplog.records if record.name == shortcuts.__name__]
     assert len(lines) == 1
     assert "has no DynamicPartitionsTable.key: " in lines[0]
 
@@ -233,11 +233,11 @@ def test_other_tables_are_left_to_dagster(
 @pytest.mark.parametrize("kind", ["files", "memory"])
 def test_keys_of_windows_come_and_go(kind: str, tmp_path: Path) -> None:
     """Many sets keep a key once; a check keeps its state, if last evaluated in an old window."""
-    names = [f"m/{number}/windows" for number in range(tables._VALUES + 2)]
+    names = [f"m/{number}/windows" for number in range(shortcuts._VALUES + 2)]
     with instance_of(kind, tmp_path / "dagster") as instance:
         instance.add_dynamic_partitions(names[1], ["w1", "w0"])
         for _ in range(2):
-            tables.add_key(instance, names, "w1")
+            shortcuts.add_key(instance, names, "w1")
         keys = rows(instance, schema.DynamicPartitionsTable, "partitions_def_name", "partition")
     expected = sorted([*((name, "w1") for name in names), (names[1], "w0")])
     assert sorted(tuple(key.values()) for key in keys) == expected
@@ -248,16 +248,16 @@ def test_keys_of_windows_come_and_go(kind: str, tmp_path: Path) -> None:
             keys = [ORDERS, seldom] if window == "w1" else [ORDERS]
             counts = partial(dg.AssetCheckEvaluation, check_name="counts", partition=window)
             batch = [counts(asset_key=key, passed=True) for key in keys]
-            yield from tables.store(context, batch)
+            yield from shortcuts.store(context, batch)
 
     with instance_of(kind, tmp_path / "old") as instance:
         assert ran(instance, windows).success
         names = ["m/orders/windows", "m/main/plans"]
         for window in ("w1", "w2", "w3"):
-            tables.add_key(instance, names, window)
-        tables.delete_evaluations(instance, {"w1": [ORDERS, seldom], "w2": [ORDERS]})
+            shortcuts.add_key(instance, names, window)
+        shortcuts.delete_evaluations(instance, {"w1": [ORDERS, seldom], "w2": [ORDERS]})
         for window in ("w1", "w2"):
-            tables.delete_key(instance, names, window)
+            shortcuts.delete_key(instance, names, window)
         left = rows(instance, schema.AssetCheckExecutionsTable, "asset_key", "partition")
         keys = rows(instance, schema.DynamicPartitionsTable, "partitions_def_name", "partition")
     assert left == [
@@ -280,7 +280,7 @@ def test_a_code_server_serializes_its_definitions_once(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(RepositorySnap, "from_def", from_def)
     monkeypatch.setattr(server, "DagsterApiServer", type("Copy", (server.DagsterApiServer,), {}))
-    tables._serialize_definitions_once()
+    shortcuts._serialize_definitions_once()
     definitions = dg.Definitions([dg.AssetSpec(ORDERS)]).get_repository_def()
     code_server: Any = object.__new__(server.DagsterApiServer)
     code_server._logger = logging.getLogger(__name__)
