@@ -113,13 +113,13 @@ def _description(topic: str, to: Target, policy: RecordPolicy) -> str:
 
 def _decisions(policy: RecordPolicy) -> dict[str, str]:
     """What relay.yaml decides of the records of a topic; nothing if they are copied as they are."""
-    found = {
+    decisions = {
         "filters": ", ".join(spec.name for spec in policy.filters),
         "where": policy.where,
         "transform": policy.transform.name if policy.transform else "",
         "select": ", ".join(f"{name}: {sql}" for name, sql in policy.select),
     }
-    return {name: decided for name, decided in found.items() if decided}
+    return {name: decided for name, decided in decisions.items() if decided}
 
 
 def _op(lane: Lane, catalog: Catalog) -> Callable[..., Iterator[Event]]:

@@ -71,7 +71,7 @@ def find(
         last[checkpoint.run_id] = Foreign(committed_at, before.differs or differs)
     newest = sorted(last.items(), key=lambda pair: -pair[1].committed_at)[:_MOST_RUNS]
     here, ends = turns.deployment_of(instance), snapshot.state.run_ends
-    found = {}
+    runs = {}
     for run_id, run in newest:
         if now - run.committed_at >= RECENT_SECONDS or instance.has_run(run_id):
             continue
@@ -80,24 +80,24 @@ def find(
             if end.deployment == here:  # the operator has deleted it
                 continue
             ended = end.deployment
-        found[run_id] = replace(run, ended=ended)
-    return found
+        runs[run_id] = replace(run, ended=ended)
+    return runs
 
 
-def copying(found: Runs) -> Runs:
+def copying(runs: Runs) -> Runs:
     """Return the runs of deployments that copy: not of one that has ended, and stays the only one.
 
     Several that have ended are of somebody who starts one after the other.
     """
-    ended = {run.ended for run in found.values() if run.ended}
-    return {run_id: run for run_id, run in found.items() if not run.ended or len(ended) > 1}
+    ended = {run.ended for run in runs.values() if run.ended}
+    return {run_id: run for run_id, run in runs.items() if not run.ended or len(ended) > 1}
 
 
 def words(foreign: Runs) -> str:
     """Say which runs copy the lane as well."""
     shown = [
-        f"{run_id}, whose {found.differs} differs" if found.differs else run_id
-        for run_id, found in list(foreign.items())[:_SHOWN]
+        f"{run_id}, whose {run.differs} differs" if run.differs else run_id
+        for run_id, run in list(foreign.items())[:_SHOWN]
     ]
     more = len(foreign) - _SHOWN
     others = f" and {plural(more, 'more run')}" if more > 0 else ""
@@ -108,10 +108,10 @@ def words(foreign: Runs) -> str:
     )
 
 
-def result(found: Runs) -> CheckResult:
-    """What the check says of what was found."""
-    foreign = copying(found)
-    ended = "".join(f"; run {run_id} copied as well, and has ended" for run_id in found)
+def result(runs: Runs) -> CheckResult:
+    """What the check says of what was runs."""
+    foreign = copying(runs)
+    ended = "".join(f"; run {run_id} copied as well, and has ended" for run_id in runs)
     return CheckResult(
         not foreign,
         words(foreign) if foreign else f"no other deployment{ended}",

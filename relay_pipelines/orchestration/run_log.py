@@ -118,12 +118,12 @@ def logged_start(
     def start() -> Any:
         nonlocal known
         began = clock.monotonic()
-        found = session()
-        if found is not known:
+        current = session()
+        if current is not known:
             why = "; the one before no longer answers" if known else ""
             log.info("Spark's start: %s%s", seconds(clock.monotonic() - began), why)
-        known = found
-        return found
+        known = current
+        return current
 
     return start
 

@@ -183,14 +183,14 @@ def _read_migrations_once() -> None:
     sql.ALEMBIC_SCRIPTS_LOCATION = str(folder)
     sql.get_alembic_config.cache_clear()
     read = ScriptDirectory.from_config
-    found: list[ScriptDirectory] = []
+    memo: list[ScriptDirectory] = []
 
     def from_config(config: Config) -> ScriptDirectory:
         if config.get_main_option("script_location") != str(folder):
             return read(config)  # of a program that shares this process
-        if not found:
-            found.append(read(config))
-        return found[0]
+        if not memo:
+            memo.append(read(config))
+        return memo[0]
 
     ScriptDirectory.from_config = staticmethod(from_config)  # type: ignore[method-assign]
 

@@ -108,12 +108,12 @@ def _database_errors_in_one_line(context: dg.OpExecutionContext, clock: Clock) -
     try:
         yield
     except Exception as error:
-        found: BaseException | None = error
-        while found is not None and not isinstance(found, SQLAlchemyError):
-            found = found.__cause__
-        if found is None:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, SQLAlchemyError):
+            cause = cause.__cause__
+        if cause is None:
             raise
-        why = first_line(getattr(found, "orig", None) or found)
+        why = first_line(getattr(cause, "orig", None) or cause)
         line = (
             f"Dagster's database fails: {why}; start it, or let it take writes: what is committed"
             " stays, and the planner's next run copies the rest"

@@ -67,15 +67,15 @@ class Catalog:
 
     def learn(self, name: str, topics: Iterable[str]) -> list[str]:
         """Add topics of a mirror, and return the new ones, sorted."""
-        wanted = set(topics)
-        if wanted.issubset(self.topics(name)):
+        shown = set(topics)
+        if shown.issubset(self.topics(name)):
             return []
         with self._locked():
             known, key = self._read(), naming.path(self.prefix, name)
             seen = known.get(key, [])
-            new = sorted(wanted.difference(seen))
+            new = sorted(shown.difference(seen))
             if new:
-                self._write({**known, key: sorted(wanted.union(seen))})
+                self._write({**known, key: sorted(shown.union(seen))})
         return new
 
     def _read(self) -> Mapping[str, list[str]]:

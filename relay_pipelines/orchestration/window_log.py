@@ -65,13 +65,13 @@ def find(
     missing = set(topics).difference(own.topics if own else ())
     if not missing:
         return own
-    found = own
+    plan = own
     for asset in plan_assets(instance, lane.path.split("/")):
         if asset == lane.windows_asset:
             continue
         if (former := plan_of(instance, asset, key)) and (part := former.part(missing)):
-            found = part if found is None else found.joined(part)
-    return found
+            plan = part if plan is None else plan.joined(part)
+    return plan
 
 
 def _event(lane: Lane, frozen: FrozenWindow, destination: Cluster) -> dg.AssetMaterialization:

@@ -151,15 +151,15 @@ class LaneTick:
     def _other_deployments(self) -> Iterator[dg.AssetCheckEvaluation]:
         """Other deployments, when one comes or the last one goes, and their runs after a while."""
         known = self.cursor.foreign
-        found = other_deployments.find(self.context.instance, self.snapshot, self.now, known)
-        self.cursor.foreign = found
-        copying = other_deployments.copying(found)
+        foreign = other_deployments.find(self.context.instance, self.snapshot, self.now, known)
+        self.cursor.foreign = foreign
+        copying = other_deployments.copying(foreign)
         if copying:
             self.remarks.append(other_deployments.words(copying))
-        repeat = _BY_HAND_SECONDS if found == known else _LAG_SECONDS
+        repeat = _BY_HAND_SECONDS if foreign == known else _LAG_SECONDS
         if self._due(naming.OTHER_DEPLOYMENTS, str(bool(copying)), repeat):
             key = self.lane.check(naming.OTHER_DEPLOYMENTS)
-            yield other_deployments.result(found).evaluation(key)
+            yield other_deployments.result(foreign).evaluation(key)
 
     def _topics(self, measured: lag.Lag) -> Iterator[Event]:
         """What is new of the topics with an asset: of some in a tick, first of those that fail.
@@ -207,10 +207,10 @@ class LaneTick:
 
     def _denied(self) -> dict[str, str]:
         """The topics with an asset that relay.yaml no longer mirrors, each with why."""
-        wanted = self.kafka.mirror(self.lane.mirror).topics
+        configured = self.kafka.mirror(self.lane.mirror).topics
         return {
             decision.topic: decision.why
-            for decision in select(self.with_asset, wanted.allow, wanted.deny)
+            for decision in select(self.with_asset, configured.allow, configured.deny)
             if not decision.included and self.lane.belongs(decision.topic)
         }
 

@@ -129,13 +129,13 @@ class _Tick:
             if self._mirror not in self.kafka.settings.mirrors:
                 return no_longer_in_file(self._mirror)
             snapshot = self._look()
-            found = self._lanes_now(snapshot.destinations)
+            lanes = self._lanes_now(snapshot.destinations)
         except RelayError as error:
             for lane in self._lanes(cursor):
                 self._fail(lane, cursor.of(lane), error)
             raise TickError(f"{self._mirror}: {error}") from None
-        for lane in found:
-            self._plan(lane, found, snapshot.only(lane.belongs), cursor.of(lane))
+        for lane in lanes:
+            self._plan(lane, lanes, snapshot.only(lane.belongs), cursor.of(lane))
         if self.failures and not self.plans:
             raise TickError(f"{self._mirror}: {'; '.join(self._failed())}")
         return self._together(cursor)
@@ -203,12 +203,12 @@ class _Tick:
     def _lanes(self, cursor: MirrorCursor) -> Sequence[Lane]:
         """The loaded lanes with what has an asset, without what relay.yaml no longer mirrors."""
         try:
-            found = self._lanes_now(())
+            lanes = self._lanes_now(())
         except ConfigError:  # it is relay.yaml that cannot be read
             return [lane for lane in self.loaded if lane.name in cursor.lanes] or self.loaded
         return [
             replace(lane, topics=tuple(filter(self._with_asset.__contains__, lane.topics)))
-            for lane in found
+            for lane in lanes
         ]
 
     def _learn(self, snapshot: ClusterSnapshot) -> None:
@@ -226,8 +226,8 @@ class _Tick:
         for lane in self._gone():
             if lane.name in before.lanes:
                 events += (dated(event, self._now) for event in no_longer_there(lane))
-        found = events or self.failures or self.hidden
-        is_idle = not found and all(plan.idle for plan in self.plans)
+        has_news = events or self.failures or self.hidden
+        is_idle = not has_news and all(plan.idle for plan in self.plans)
         lanes = {name: before.lanes[name] for name in self.failures if name in before.lanes}
         lanes |= {plan.lane: plan.cursor for plan in self.plans}
         return dg.SensorResult(

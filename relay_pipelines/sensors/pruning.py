@@ -80,8 +80,8 @@ def _delete_windows(instance: dg.DagsterInstance, lane: Lane, windows: Sequence[
 
 def _frozen_at(instance: dg.DagsterInstance, lane: Lane, window: str) -> dt.datetime:
     """Return when a window was frozen; its key has only whole seconds."""
-    wanted = dg.AssetRecordsFilter(asset_key=lane.windows_asset, asset_partitions=[window])
-    for record in instance.fetch_materializations(wanted, limit=1).records:
+    of_window = dg.AssetRecordsFilter(asset_key=lane.windows_asset, asset_partitions=[window])
+    for record in instance.fetch_materializations(of_window, limit=1).records:
         return dt.datetime.fromtimestamp(record.timestamp, dt.UTC)
     return dt.datetime.fromisoformat(naming.planned_at(window))
 

@@ -109,5 +109,5 @@ def recalled(stored: Format, kind: type[T], text: str | None, now: float) -> T:
     What cannot be read, as of another version, counts as nothing: all is reported again. So does
     what a clock that was ahead has stored: nothing of it would be due until that time.
     """
-    found = stored.recalled(kind, text)
-    return kind() if found.at > now else found
+    cursor = stored.recalled(kind, text)
+    return kind() if cursor.at > now else cursor

@@ -31,9 +31,9 @@ def not_reported(
     if not topics:
         return
     keys = {topic: naming.topic_check(lane.path, topic, naming.LAG_TARGET) for topic in topics}
-    found = _last(instance, keys.values())
+    evaluations = _last(instance, keys.values())
     for topic, key in keys.items():
-        last = found.get(key)
+        last = evaluations.get(key)
         if last is None or last.passed == (topic in late) or _UNEVALUATED in last.metadata:
             yield topic
 
@@ -100,5 +100,7 @@ def _last(
 ) -> dict[dg.AssetCheckKey, dg.AssetCheckEvaluation]:
     """What Dagster has of checks; not of one that a person runs, or that failed to run."""
     records = instance.event_log_storage.get_latest_asset_check_execution_by_key([*keys])
-    found = {key: record.evaluation for key, record in records.items()}
-    return {key: last for key, last in found.items() if isinstance(last, dg.AssetCheckEvaluation)}
+    evaluations = {key: record.evaluation for key, record in records.items()}
+    return {
+        key: last for key, last in evaluations.items() if isinstance(last, dg.AssetCheckEvaluation)
+    }

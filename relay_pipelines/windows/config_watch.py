@@ -70,8 +70,8 @@ def lane_of(loaded: Settings, lane: Lane, catalog: Catalog) -> Lane | None:
     if mirror is None:
         return None
     lanes = catalog.lanes(lane.mirror, mirror)
-    found = next((each for each in lanes if each.name == lane.name), None)
-    return found and found.as_told(lane.told)
+    current = next((each for each in lanes if each.name == lane.name), None)
+    return current and current.as_told(lane.told)
 
 
 def _of_a_start(loaded: Settings, name: str) -> tuple[Any, ...]:

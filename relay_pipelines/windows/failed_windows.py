@@ -88,7 +88,7 @@ class FailedWindows:
             reached = ends | {tp: each.end for tp, each in counted.items()}
             is_proved = window_events.result(topic).passed
             for key in stored[topic.topic]:
-                window = found.part([topic.topic]) if (found := plan(key)) else None
+                window = frozen.part([topic.topic]) if (frozen := plan(key)) else None
                 if key == report.frozen.key:
                     continue
                 if window is None or not _is_same_log(window, snapshot):

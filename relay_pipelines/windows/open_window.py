@@ -73,10 +73,10 @@ class OpenWindowStore:
         is left out.
         """
         self._last = self._read()
-        found = self._parse(snapshot, log) if self._last else None
-        if found is None and self._last:
+        stored = self._parse(snapshot, log) if self._last else None
+        if stored is None and self._last:
             self.clear()
-        return found
+        return stored
 
     def _parse(self, snapshot: ClusterSnapshot, log: logging.Logger) -> OpenWindow | None:
         try:

@@ -113,5 +113,5 @@ class SchemaChecks:
         entries = chain.from_iterable(topic.entries for topic in window.topics)
         source, destination = registries(sides.mirror)
         with source, destination, sides.destination() as client:
-            found = ids_of(client, entries, SchemasRequest())
-            yield from verdicts(found, Comparison(source, destination, self._same))
+            ids = ids_of(client, entries, SchemasRequest())
+            yield from verdicts(ids, Comparison(source, destination, self._same))

@@ -97,7 +97,7 @@ class WindowChecks:
             yield from self.finished()
             self.kafka.clock.sleep(_POLL_SECONDS)
         yield from self.finished()
-        for window in dict.fromkeys(wanted.name for wanted in list(self._waiting)):
+        for window in dict.fromkeys(each.name for each in list(self._waiting)):
             self._log.warning(
                 "the expectations of window %s did not run to their end; run"
                 " `relay expectations run --window %s`",

@@ -98,7 +98,7 @@ def of_topic(
     """The metadata of one topic's materialisation; docs/reference/metrics.md has the keys."""
     copied, spent = topic.totals.records, topic.copying_seconds
     latency_ms = topic.totals.latency_ms
-    found = {
+    fields = {
         "summary": _summary(topic),
         "records": topic.records,
         "copied by this run (records)": copied,
@@ -123,7 +123,7 @@ def of_topic(
         "plan": dg.MetadataValue.asset(lane.windows_asset),
         "run": dg.MetadataValue.dagster_run(run_id),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def counts(topic: TopicReport) -> dg.TableMetadataValue:
@@ -162,12 +162,12 @@ def _time(ms: int | None) -> dg.TimestampMetadataValue | None:
     return None if ms is None else dg.MetadataValue.timestamp(ms / 1000)
 
 
-def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
+def _count(planned: OffsetRange, recount: Recount | None) -> dict[str, str | int]:
     return {
         "partition": planned.topic_partition.partition,
-        "committed": count(found.records if found else 0),
-        "counted": count(found.tally.counted if found else 0),
-        "result": _result(found) if found else "",
+        "committed": count(recount.records if recount else 0),
+        "counted": count(recount.tally.counted if recount else 0),
+        "result": _result(recount) if recount else "",
         "source offsets": f"[{planned.start}, {planned.end})",
     }
 
@@ -230,13 +230,13 @@ def result(topic: TopicReport) -> CheckResult:
 def _words(topic: TopicReport, verdict: Verdict) -> str:
     if topic.failure:
         return topic.failure
-    found = [*map(str, topic.findings)]
+    findings = [*map(str, topic.findings)]
     if verdict.state is State.DIFFERS:
-        return "; ".join(found)
+        return "; ".join(findings)
     offsets = plural(sum(map(len, topic.ranges)), "source offset")
     more = topic.recorded - topic.records
     beyond = [f"its chunks reach beyond the window, with {plural(more, 'record')}"] if more else []
-    return "; ".join([str(verdict), *found, f"the ledger accounts for {offsets}", *beyond])
+    return "; ".join([str(verdict), *findings, f"the ledger accounts for {offsets}", *beyond])
 
 
 def _metadata(topic: TopicReport, verdict: Verdict, *, passes: bool) -> dict[str, Any]:

@@ -397,10 +397,10 @@ def _add_ages(
         for tp, end in report.end_offsets.items()
         if next_offsets.get(tp, end) < end
     }
-    found = lag.waiting_since_ms(snapshot, offsets)
-    of_topics = _by_topic(found, lambda tp: tp)
+    since_ms = lag.waiting_since_ms(snapshot, offsets)
+    of_topics = _by_topic(since_ms, lambda tp: tp)
     for report in behind:
-        known = [found[tp] for tp in of_topics[report.topic]]
+        known = [since_ms[tp] for tp in of_topics[report.topic]]
         report.lag_after_seconds = (
             max(0, snapshot.sides.clock.now_ms() - min(known)) / 1000 if known else None
         )
