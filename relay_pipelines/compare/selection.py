@@ -41,7 +41,7 @@ from relay_pipelines.sides import Sides
 
 _RECORD_BYTES = 100  # where the brokers do not tell sizes
 _Span = tuple[int | None, int | None]
-_Refused = dict[str, PermissionDeniedError]
+_Refused = dict[str, RelayError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +105,17 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
                 what = f"several topics are copied to {to}, which nothing tells apart"
                 compared.unpaired.append(Finding(Kind.UNREADABLE, name, Severity.ERROR, what))
                 continue
+            error = refused.get(name) or refused_there.get(to.topic)
+            if error is None and name not in here:
+                raise source.retriable(f"{name} was deleted on {source.cluster} meanwhile")
             try:
-                for error in (refused.get(name), refused_there.get(to.topic)):
-                    if error is not None:
-                        raise error
-                if name not in here:
-                    raise source.retriable(f"{name} was deleted on {source.cluster} meanwhile")
-                finding.pair(here[name], there.get(to.topic), to)
+                if error is None:
+                    finding.pair(here[name], there.get(to.topic), to)
             except (ConfigError, RetriableError):
                 raise
-            except RelayError as error:  # such as that it may not be read: others may
+            except RelayError as refusal:
+                error = refusal
+            if error is not None:  # such as that it may not be read: others may
                 text = str(error)
                 compared.unpaired.append(Finding(Kind.UNREADABLE, name, Severity.ERROR, text))
         return compared
@@ -170,6 +171,26 @@ def _refuse_the_same(
 
 
 def _topics(client: ClusterClient, names: Collection[str]) -> tuple[dict[str, _Topic], _Refused]:
+    """Return those of the topics that exist, and why others cannot be read.
+
+    Raises:
+        RelayError: the cluster does not answer, or none of them can be read.
+    """
+    try:
+        return _described(client, names)
+    except RetriableError:
+        topics = client.metadata([*names]).topics.values()
+        partitions = [tp for topic in topics for tp in topic.topic_partitions]
+        _, refused = client.offsets(partitions, LATEST, READ_COMMITTED)
+        silent: _Refused = {tp.topic: error for tp, error in refused.items()}
+        readable = [name for name in names if name not in silent]
+        if not silent or not readable:
+            raise
+    described, refused_too = _described(client, readable)
+    return described, silent | refused_too
+
+
+def _described(client: ClusterClient, names: Collection[str]) -> tuple[dict[str, _Topic], _Refused]:
     """Return those of the topics that exist, and why others may not be described."""
 
     def look() -> tuple[dict[str, _Topic], _Refused]:
@@ -208,7 +229,8 @@ def _topics(client: ClusterClient, names: Collection[str]) -> tuple[dict[str, _T
 
 def _policies(client: ClusterClient, names: Collection[str]) -> tuple[dict[str, bool], _Refused]:
     """Return whether a cleaner may work on each of the topics that exist, or why nobody knows."""
-    existing, refused = client.existing(names), {}
+    existing = client.existing(names)
+    refused: _Refused = {}
     for name in existing:
         try:
             client.topic(name)

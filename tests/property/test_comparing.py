@@ -18,11 +18,15 @@ from relay_pipelines.compare.in_order import InOrder, digest
 from relay_pipelines.compare.pairs import CHANGED, CLEANED_MEANWHILE, MISSING, Found, Log, Pair
 from relay_pipelines.compare.request import Align
 from relay_pipelines.compare.tasks import settled
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.errors import RetriableError
+from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import TIMESTAMP_TYPE_BIT
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import Record
+from tests.support.comparing import compared
+from tests.support.fake_cluster import served
 from tests.support.fetched_spans import batch, span
+from tests.support.filled import Clock, filled
 
 AT = TopicPartition("t", 0)
 Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -257,3 +261,20 @@ def test_cleaners(keys: list[bytes], seen: tuple[int, int], lost: int) -> None:
         assert found.superseded + missing == apart
         newest = source[lost % len(keys)] in cleaned(source, len(source))
         assert copies is source or missing or not newest
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_topic_that_nobody_leads_stops_no_other(side: int) -> None:
+    """It was not compared, which is no pass; with it alone, there is nothing to compare."""
+    both = filled("abc", 5), filled("abc", 5)
+    fakes = Cluster("source", ("source:1",)), Cluster("destination", ("destination:1",))
+    both[1].cluster_id = "another"
+    both[side].leaderless.add("b")
+    with served(source=both[0], destination=both[1]):
+        found = compared(fakes, "[abc]", clock=Clock())
+        assert [(each.pair.topic, each.same) for each in found.found] == [("a", 5), ("c", 5)]
+        assert [finding.where for finding in found.unpaired] == ["b"]
+        assert "it has no leader" in str(found.unpaired[0])
+        assert found.exit_code == 1
+        with pytest.raises(RetriableError, match="it has no leader"):
+            compared(fakes, "b", clock=Clock())
