@@ -19,9 +19,9 @@ from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
 from relay_pipelines.compare.selection import begin
 from relay_pipelines.compare.tasks import COMPARE, compare_group, compare_keys, readers_of
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import RelayError, RetriableError
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient, Refused
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.validation_errors import in_section
 from relay_pipelines.sides import Sides
@@ -116,7 +116,10 @@ def _forget_replaced(readers: Readers, compared: Compared) -> None:
 def _replaced(
     client: ClusterClient, topic_ids: Mapping[str, str], logs: Mapping[TopicPartition, Log]
 ) -> dict[TopicPartition, str]:
-    """Return what has become of logs since the comparison began, of those that are others now."""
+    """Return what has become of logs since the comparison began, of those that are others now.
+
+    What nobody leads any more may be another one, too.
+    """
     topics = client.retry(partial(client.metadata, [*topic_ids])).topics
     deleted = {
         name
@@ -125,8 +128,14 @@ def _replaced(
     }
     left = {tp: log for tp, log in logs.items() if tp.topic not in deleted}
     epochs = {tp: log.leader_epoch for tp, log in left.items() if log.leader_epoch >= 0}
-    ends = client.retry(lambda: client.whole(client.epoch_ends(epochs)))
-    known_ends = {tp: log.end for tp, log in left.items() if log.last_crc >= 0}
+    refused: Refused = {}
+    try:
+        ends = client.retry(lambda: client.whole(client.epoch_ends(epochs)))
+    except RetriableError:
+        ends, refused = client.epoch_ends(epochs)
+    known_ends = {
+        tp: log.end for tp, log in left.items() if log.last_crc >= 0 and tp not in refused
+    }
     crcs = client.retry(partial(last_crcs, client, known_ends))
     truncated = [
         tp
@@ -137,7 +146,9 @@ def _replaced(
     what = dict.fromkeys(logs.keys() - left.keys(), f"the topic was deleted on {client.cluster}")
     what |= dict.fromkeys(truncated, f"the log was truncated on {client.cluster}")
     again = "or the topic created again, meanwhile; compare again"
-    return {tp: f"{text}, {again}" for tp, text in what.items()}
+    return {tp: f"{text}, {again}" for tp, text in what.items()} | {
+        tp: f"the log cannot be proved to be the same: {error}" for tp, error in refused.items()
+    }
 
 
 def _shown(readers: Readers, found: Found, kind: str, example: Example) -> Example:

@@ -124,7 +124,7 @@ def _copy_each(
             have left a transaction open. Rows do not tell in advance which groups are the task's.
     """
     unreachable: RelayError | None = None
-    one_attempt = False
+    answers: bool | None = None  # after that: whether any broker of the cluster does
     throttles, seen = Throttles(job.options, clock), Seen(job.mirror)
     with (
         only_new_garbage_collected(),
@@ -151,18 +151,16 @@ def _copy_each(
                 for copy_range, make_source in group
             ]
             earlier = {side: client.throttled_seconds for side, client in clients.items()}
-            if unreachable is None:
+            if unreachable is not None and answers is None:
+                is_source = unreachable.side is Side.SOURCE
+                answers = _answers(upstreams.client if is_source else destination)
+            if unreachable is None or answers:
                 options = ranges[0].options if len(ranges) == 1 else job.options
-                options = replace(options, give_up_after_ms=0) if one_attempt else options
+                options = replace(options, give_up_after_ms=0) if answers else options
                 progress = ranges[0].progress
                 transactions = Transactions(job, progress, options, destination, seen, unblock)
                 Copier(ranges, options, transactions, upstreams, clock).copy()
-                unreachable = next(filter(None, map(_unreachable, ranges)), None)
-                if unreachable is not None:
-                    one_attempt = True
-                    is_source = unreachable.side is Side.SOURCE
-                    if _answers(upstreams.client if is_source else destination):
-                        unreachable = None
+                unreachable = next(filter(None, map(_unreachable, ranges)), unreachable)
             else:
                 for range_copy in ranges:
                     range_copy.fail_for_good(unreachable)

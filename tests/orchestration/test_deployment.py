@@ -34,11 +34,10 @@ class Deployed(DevEnvironment):
 
 
 @pytest.fixture
-def deployed(
-    source_cluster: LocalCluster, destination_cluster: LocalCluster, tmp_path: Path, topic_name: str
-) -> Deployed:
-    """A mirror that has copied nothing."""
-    return Deployed(tmp_path, source_cluster, destination_cluster, topic_name)
+def deployed(source_cluster: LocalCluster, tmp_path: Path, topic_name: str) -> Iterator[Deployed]:
+    """A mirror that has copied nothing; other tests, too, mirror `orders` to the shared cluster."""
+    with LocalCluster("destination", folder=tmp_path / "destination") as destination:
+        yield Deployed(tmp_path, source_cluster, destination, topic_name)
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from relay_pipelines.audit import comparison, undecoded_sides
 from relay_pipelines.audit.comparison import Side
-from relay_pipelines.compare import by_key, in_order
+from relay_pipelines.compare import by_key, in_order, tasks
 from relay_pipelines.compare.alignment import KEY, changed_fields
 from relay_pipelines.compare.by_key import ByKey, merged
 from relay_pipelines.compare.in_order import InOrder, digest
@@ -278,3 +280,10 @@ def test_a_topic_that_nobody_leads_stops_no_other(side: int) -> None:
         assert found.exit_code == 1
         with pytest.raises(RetriableError, match="it has no leader"):
             compared(fakes, "b", clock=Clock())
+        both[side].leaderless.clear()
+        lose = partial(both[side].leaderless.add, "b")
+        with patch.object(tasks, "SystemClock", Clock):
+            found = compared(fakes, "[abc]", clock=Clock(), meanwhile=lose)
+    assert [each.pair.topic for each in found.found if each.error] == ["b"]
+    assert [each.same for each in found.found] == [5, 0, 5]
+    assert found.exit_code == 1
