@@ -121,6 +121,12 @@ class RangeCopy:
             self.failing_since = since
         self.is_finished = False
 
+    def note_silent(self, error: RelayError, since: float) -> None:
+        """Remember that its upstream's leader does not answer, whether or not its turn comes."""
+        self._begin_failing(since)
+        self.last_error = error
+        self.tries += 1
+
     def note_failure(self, error: RelayError, since: float) -> None:
         """Remember a failure, which is final if another attempt cannot succeed.
 
@@ -262,8 +268,12 @@ class Copier:
                 range_copy.tries += 1
                 range_copy.note_failure(copy(error), self._began(error))
         reachable = [range_copy for range_copy in waiting if range_copy.error is None]
-        self._upstreams.switch()
+        if self._upstreams.are_several:
+            return reachable  # another one may serve what this one does not
         silent = self._upstreams.silent(each.progress.source for each in reachable)
+        for range_copy in reachable:
+            if error := silent.get(range_copy.progress.source):
+                range_copy.note_silent(error, self._began(error))
         return sorted(reachable, key=lambda each: each.progress.source in silent)
 
     def _take_turns(self, waiting: list[RangeCopy], *, is_careful: bool) -> None:

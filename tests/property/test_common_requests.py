@@ -464,6 +464,30 @@ def test_a_hanging_broker_stops_no_range_of_another_broker(
     assert hidden[0] <= 2.25 or side == "destination"  # where what is sent is hidden until then
 
 
+def test_one_that_always_breaks_its_transaction_keeps_none_waiting_for_ever() -> None:
+    """Another one, whose leader at the source is down, comes after it: both are given up."""
+
+    class Odd(FakeCluster):
+        def _append(self, who: str, name: str, data: bytes) -> tuple[int, int]:
+            return (19, -1) if name == "a" else super()._append(who, name, data)
+
+    requests, source, copies = [0], filled("abc", RECORDS), destination("abc", Odd)
+    source.__class__ = ten_topics.TwoBrokers
+    source.led_by_second = "b"  # type: ignore[attr-defined]
+
+    def asked() -> str:
+        requests[0] += 1
+        if requests[0] > 20_000:
+            raise KeyboardInterrupt
+        return ""
+
+    waits = replace(IMPATIENT, give_up_after_ms=60_000, backoff_min_ms=100, backoff_max_ms=500)
+    with served(asked, source=source, destination=copies):
+        outcomes = copy(ranges("abc"), waits, SteppedClock())
+    assert done(outcomes) == {"c"}
+    assert "cannot be reached" in outcomes["b"].error
+
+
 def test_an_upstream_that_hangs_until_the_copy_is_given_up_hides_no_other_one() -> None:
     """One answer may be due for all of that time."""
     source, other, copies = (*(filled("a", RECORDS) for _ in range(2)), destination("a"))
