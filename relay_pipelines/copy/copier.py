@@ -7,7 +7,6 @@ docs/transactions.md argues why no record is lost or duplicated.
 
 from __future__ import annotations
 
-import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -171,7 +170,8 @@ class Copier:
     A range that fails does not stop the others: they are copied without it.
 
     Args:
-        options: the mirror's; a range alone has those of its topic.
+        options: the mirror's; a range alone has those of its topic. If `give_up_after_ms` is 0, no
+            range has another attempt.
         upstreams: the source, to be asked about many ranges at once.
     """
 
@@ -196,7 +196,7 @@ class Copier:
         self._finished_bytes = 0
         self._deadline = 0.0
         self._waiting_since = 0.0
-        self._committed_at = -math.inf
+        self._committed_at = clock.monotonic()
 
     def copy(self) -> None:
         """Copy the ranges; retry each until `give_up_after_ms` pass without a commit of it.
@@ -240,16 +240,15 @@ class Copier:
     def _attempt(self) -> None:
         """Copy all that can be copied; raise an error that is left and may pass."""
         waiting = self._waiting()
-        # one that has failed may break the transaction again: it then holds no other
-        is_careful = any(range_copy.failures for range_copy in waiting)
+        # one that has failed may break the transaction again: it then holds no other; nor does one
+        # that gets no other attempt
+        is_careful = not self._options.give_up_after_ms or any(each.failures for each in waiting)
         for range_copy in waiting:
             range_copy.begin_attempt()
         self._upstreams.begin_attempt()
         self._transactions.expect([])
         self._finished_bytes = 0
-        has_neighbours = is_careful and len(waiting) > 1
-        if reachable := self._reachable(waiting) if has_neighbours else waiting:
-            self._take_turns(reachable, is_careful=is_careful)
+        self._take_turns(waiting, is_careful=is_careful)
         left = [range_copy for range_copy in waiting if range_copy.is_waiting]
         errors = [range_copy.error for range_copy in left if range_copy.error is not None]
         # else the others need not wait; none has an error if one that is not left broke it
@@ -277,24 +276,13 @@ class Copier:
         return sorted(reachable, key=lambda each: each.progress.source in silent)
 
     def _take_turns(self, waiting: list[RangeCopy], *, is_careful: bool) -> None:
-        """Copy one range after the other."""
+        """Copy what can be reached, and note who failed."""
         began = self._clock.monotonic()
         try:
-            current = self._transactions.begin([range_copy.progress for range_copy in waiting])
-            self._begin_transaction()
-            for index in range(len(waiting)):
-                range_copy = self._copy_next(waiting, index, current, is_careful=is_careful)
-                is_due = is_careful or self._clock.monotonic() >= self._deadline
-                if range_copy.error is not None or is_due:
-                    self._commit()
-                if (
-                    range_copy.error is not None
-                    and range_copy.error.retryable
-                    and not range_copy.error.topic_partition
-                ):
-                    self._all_failed(waiting[index + 1 :], range_copy.error)  # the cluster is away
-                    break
-            self._commit()
+            if is_careful and len(waiting) > 1:
+                waiting = self._reachable(waiting)
+            if waiting:
+                self._copy_one_by_one(waiting, is_careful=is_careful)
         except _TransactionBrokenError as broken:
             together = [range_copy for range_copy in waiting if range_copy.has_sent]
             for range_copy in together if len(together) > 1 else ():
@@ -303,13 +291,27 @@ class Copier:
                 self._transactions.fail()
             else:
                 self._fenced(waiting, broken.fenced)
-        except FencedError as error:  # of `begin`
-            self._fenced(waiting, error)
-        except RelayError as error:  # of `begin`, which may have waited for long
+        except RelayError as error:  # of `begin`, or of `_reachable`; they may have waited for long
             for range_copy in waiting:
                 range_copy.tries += 1  # it was the turn of all
-            self._all_failed(waiting, error, began)
-            self._transactions.fail()
+            if isinstance(error, FencedError):
+                self._fenced(waiting, error)
+            else:
+                self._all_failed(waiting, error, began)
+                self._transactions.fail()
+
+    def _copy_one_by_one(self, waiting: list[RangeCopy], *, is_careful: bool) -> None:
+        current = self._transactions.begin([range_copy.progress for range_copy in waiting])
+        self._begin_transaction()
+        for index in range(len(waiting)):
+            range_copy = self._copy_next(waiting, index, current, is_careful=is_careful)
+            error = range_copy.error
+            if error is not None or is_careful or self._clock.monotonic() >= self._deadline:
+                self._commit()
+            if error is not None and error.retryable and not error.topic_partition:
+                self._all_failed(waiting[index + 1 :], error)  # the cluster is away
+                break
+        self._commit()
 
     @contextmanager
     def _isolated(self, range_copy: RangeCopy) -> Iterator[None]:
@@ -366,7 +368,8 @@ class Copier:
             is_alone = len(self._waiting()) == 1
             since = self._began(error) if is_alone else self._clock.monotonic()
         for range_copy in ranges:
-            range_copy.note_failure(self._shared(error, range_copy), since)
+            if range_copy.is_waiting:
+                range_copy.note_failure(self._shared(error, range_copy), since)
 
     def _began(self, error: RelayError) -> float:
         """Return when a failure began that is known now: the wait for an answer belongs to it.
@@ -403,11 +406,12 @@ class Copier:
         """Fail the ranges that have failed for too long.
 
         One that others made fail, and that had no turn since, may be fit; unless nothing at all was
-        committed in that time.
+        committed for as long as the ranges' own options say.
         """
         oldest, now = self._failing_since(), self._clock.monotonic()
         patience = self._options.give_up_after_ms / 1000
-        is_stuck = now - self._committed_at >= patience
+        longest = max(range_copy.options.give_up_after_ms for range_copy in self._ranges) / 1000
+        is_stuck = now - self._committed_at >= longest
         for range_copy in self._waiting():
             since = range_copy.failing_since
             is_overdue = since >= 0 and (since == oldest or now - since >= patience >= 0)

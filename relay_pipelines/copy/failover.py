@@ -86,6 +86,7 @@ class FailoverSource:
         self._unfit: dict[str, RelayError] = {}
         self._seen: dict[TopicPartition, Seen] = {}
         self._refused: Refused = {}
+        self._far: set[TopicPartition] = set()  # each looks for itself
         self._seen_again: dict[TopicPartition, TopicMetadata | RelayError] = {}
         self._first: dict[TopicPartition, tuple[int, FetchResponse]] = {}
         self._proofs: dict[TopicPartition, Proof] = {}
@@ -158,9 +159,21 @@ class FailoverSource:
             fit, key=lambda upstream: failures.counts[upstream.name], default=self.client.cluster
         )
 
+    def answers(self) -> bool:
+        """Whether any broker of a fit upstream answers; that one is read then."""
+        for _ in self._upstreams:
+            self.switch()
+            if self.client.answers():
+                return True
+            self._read_others_first()
+        return False
+
+    def _read_others_first(self) -> None:
+        self._upstreams.sort(key=lambda upstream: upstream.name == self.upstream)
+
     def begin_attempt(self) -> None:
         """Drop all answers: what was refused may be seen now."""
-        self._refused = {}
+        self._refused, self._far = {}, set()
         self.forget_answers()
 
     def look(
@@ -169,19 +182,21 @@ class FailoverSource:
         """Ask about ranges with few requests, for `verify_position` and the first `read` of each.
 
         Each answer serves once. A refusal is raised by `verify_position`, and is not asked about
-        again in this attempt: a broker that hangs is waited for once.
+        again in this attempt: a broker that hangs is waited for once. Nor is, among several, one
+        whose last record copied is far back: it looks for itself in its turn.
 
         Args:
-            ranges: in the order of their turns; if the first was refused, it has its turn.
+            ranges: in the order of their turns; if the first is not asked about, it has its turn.
             checkpoints: what `verify_position` will be given.
 
         Returns:
             those that were seen and have something to copy, and those that are refused.
         """
         by_source = {each.source.topic_partition: each for each in ranges}
-        if ranges[0].source.topic_partition in self._refused:
+        known = self._refused.keys() | (self._far if len(ranges) > 1 else set())
+        if ranges[0].source.topic_partition in known:
             return set(), set()
-        asked = [tp for tp in by_source if tp not in self._refused]
+        asked = [tp for tp in by_source if tp not in known]
         seen, refused = look(self.client, asked, checkpoints, among_several=self.are_several)
         self._first = {}  # no records from before this look
         starts = {tp: by_source[tp].next_offset(checkpoints.get(tp)) for tp in seen}
@@ -194,6 +209,7 @@ class FailoverSource:
             }
             for tp, comparison in compared.items():
                 if not comparison.is_near:  # in its turn, it fetches once more: nobody waits then
+                    self._far.add(tp)
                     del seen[tp]
                     starts.pop(tp, None)
                 elif tp in starts:
@@ -322,7 +338,7 @@ class FailoverSource:
         self.client.close()
         self.forget_answers()
         if error.topic_partition is None:
-            self._upstreams.sort(key=lambda upstream: upstream.name == self.upstream)
+            self._read_others_first()
             self.switch(failures)
         unfit = failures.unfit | self._unfit
         if all(upstream.name in unfit for upstream in self._upstreams):

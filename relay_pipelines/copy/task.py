@@ -34,7 +34,6 @@ from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.client import ClusterClient, destination_client
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from relay_pipelines.protocol.retries import LEAST_SECONDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,15 +115,15 @@ def _copy_each(
     """Copy groups of ranges over the same connections; a group shares a transactional id.
 
     If a range gives up because no broker of a cluster answers, the groups after it fail at once
-    with the same error. If only one broker does not, they may need others: each has one attempt.
-    An error that names a topic-partition affects that range alone.
+    with the same error. If some do, they may need others: each range has one attempt. An error that
+    names a topic-partition affects that range alone.
 
     Args:
         owners: the transactional ids of all groups, under which a killed attempt of this task may
             have left a transaction open. Rows do not tell in advance which groups are the task's.
     """
     unreachable: RelayError | None = None
-    answers: bool | None = None  # after that: whether any broker of the cluster does
+    is_asked, is_away = True, False  # whether any broker of that cluster answers
     throttles, seen = Throttles(job.options, clock), Seen(job.mirror)
     with (
         only_new_garbage_collected(),
@@ -151,16 +150,17 @@ def _copy_each(
                 for copy_range, make_source in group
             ]
             earlier = {side: client.throttled_seconds for side, client in clients.items()}
-            if unreachable is not None and answers is None:
-                is_source = unreachable.side is Side.SOURCE
-                answers = _answers(upstreams.client if is_source else destination)
-            if unreachable is None or answers:
+            if unreachable is not None and not is_asked:
+                is_away = not clients[unreachable.side].answers()
+                is_asked = True
+            if unreachable is None or not is_away:
                 options = ranges[0].options if len(ranges) == 1 else job.options
-                options = replace(options, give_up_after_ms=0) if answers else options
+                options = replace(options, give_up_after_ms=0) if unreachable else options
                 progress = ranges[0].progress
                 transactions = Transactions(job, progress, options, destination, seen, unblock)
                 Copier(ranges, options, transactions, upstreams, clock).copy()
-                unreachable = next(filter(None, map(_unreachable, ranges)), unreachable)
+                if error := next(filter(None, map(_unreachable, ranges)), None):
+                    unreachable, is_asked = error, False
             else:
                 for range_copy in ranges:
                     range_copy.fail_for_good(unreachable)
@@ -172,16 +172,6 @@ def _copy_each(
             }
             for range_copy in ranges:
                 yield _outcome(range_copy, upstreams.upstream, throttled)
-
-
-def _answers(client: ClusterClient) -> bool:
-    """Whether any broker of a cluster answers."""
-    try:
-        with client.waiting_at_most(LEAST_SECONDS):
-            client.metadata([])
-    except RelayError:
-        return False
-    return True
 
 
 def _unreachable(range_copy: RangeCopy) -> RelayError | None:

@@ -204,6 +204,15 @@ class ClusterClient:
                 answer = self._ask_metadata(self._bootstrap, topics)
         return self._take_metadata(answer)
 
+    def answers(self) -> bool:
+        """Whether any broker answers within a few seconds."""
+        try:
+            with self.waiting_at_most(LEAST_SECONDS):
+                self.metadata([])
+        except RelayError:
+            return False
+        return True
+
     def refresh(self, topics: Iterable[str], older_than_seconds: float) -> None:
         """Ask about those topics of which the cached metadata is older, or missing."""
         oldest = self.clock.monotonic() - older_than_seconds

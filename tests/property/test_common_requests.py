@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -403,6 +404,7 @@ def test_an_id_that_is_not_free_stops_no_other_id() -> None:
         ("bcdfh", 2, ten_topics.OWNER),
         ("cdefghi", 256, ten_topics.OWNER),
         ("ad", 256, ""),
+        ("aej", 256, "relay.m./0"),
     ],
 )
 @pytest.mark.parametrize(
@@ -417,7 +419,10 @@ def test_a_hanging_broker_stops_no_range_of_another_broker(
     give_up_after_ms: int,
     side: str,
 ) -> None:
-    """It leads some topics of ten; the others do not wait for it, nor are given up with it."""
+    """It leads some topics of ten; the others do not wait for it, nor are given up with it.
+
+    Also if an earlier group was given up for it, so that they have one attempt each.
+    """
     topics, waited, hidden = ten_topics.TOPICS, [0.0], [0.0]
 
     class Hanging(FakeSocket):
@@ -455,7 +460,11 @@ def test_a_hanging_broker_stops_no_range_of_another_broker(
         patch.object(copier, "_TOGETHER", together),
         FIRST_BYTES,
     ):
-        outcomes = copy(ranges(topics, owner), options, clock=WaitingClock())
+        outcomes = copy(
+            [*ranges("a", owner), *ranges(topics[1:], owner and ten_topics.OWNER)],
+            options,
+            clock=WaitingClock(),
+        )
     assert {topic for topic in topics if outcomes[topic].error} <= {*hanging}
     assert outcomes[hanging[0]].error or hangs_from > 1
     # each attempt of its ranges, and one question in common
@@ -586,6 +595,30 @@ def test_no_question_holds_a_transaction_open(asks: str, between: int) -> None:
             assert SteppedClock.now >= 1_014.0
     assert errors(outcomes) == {""}
     assert 0.0 < longest[0] < 2.0
+
+
+def test_what_is_far_back_is_asked_about_in_common_once() -> None:
+    """Each is looked at again in its turn, alone."""
+    asked = []
+    for topics in ("abc", "abcdefghijklmnopqrst"):
+        about = list[int]()
+
+        def note(
+            cluster: FakeCluster, body: Any, source: FakeCluster, about: list[int] = about
+        ) -> None:
+            if cluster is source:
+                about.append(len(body.topics))
+
+        source, copies = with_ids(filled(topics, RECORDS)), with_ids(destination(topics))
+        with served(source=source, destination=copies):
+            assert errors(copy(ranges(topics, end=10))) == {""}
+            with (
+                before("_list_offsets", partial(note, source=source)),
+                patch.object(position, "_MOST_OFFSETS_BETWEEN", -1),
+            ):
+                assert errors(copy(ranges(topics))) == {""}
+        asked.append(sum(about) / len(topics))
+    assert asked[1] == asked[0]
 
 
 def test_a_repeated_topic_partition_in_an_answer_hides_no_refusal() -> None:

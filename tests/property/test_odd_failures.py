@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -37,6 +38,7 @@ from tests.support.copies_in_memory import checkpoints_of, destination, filled, 
 from tests.support.fake_cluster import FakeCluster, before, put, served
 from tests.support.filled import Clock, chains
 from tests.support.sleeping_clock import SleepingClock
+from tests.support.ten_topics import TwoBrokers
 
 OTHER = memory.OTHER
 FAILING = "tests.property.failing_filter:"
@@ -228,6 +230,41 @@ def test_one_range_that_no_upstream_can_serve() -> None:
         )
     assert first.status is model.Status.FAILED
     assert (second.status, second.error) == (model.Status.DONE, "")
+
+
+def test_an_upstream_that_answers_is_read_first() -> None:
+    """After a group was given up, the next one has one attempt: not at an upstream that is away."""
+    with served(other=filled((0, 5))), FailoverSource(job(OTHER), Clock()) as upstreams:
+        assert upstreams.upstream == "source"
+        assert upstreams.answers()
+        assert upstreams.upstream == "other"
+    with served(), FailoverSource(job(OTHER), Clock()) as upstreams:
+        assert not upstreams.answers()
+
+
+def test_a_destination_that_dies_after_a_range_was_given_up_is_waited_for_once() -> None:
+    """Whether it answers is asked after each group that it may have failed."""
+    waited = []
+    for topics in ("abc", "abcdefghij"):
+        source, copies, clock = filled((0, 5), topics=topics), destination(*topics), Clock()
+        source.__class__ = TwoBrokers
+        source.led_by_second = "a"  # type: ignore[attr-defined]
+
+        def hang(ids: dict[str, Any], clock: Clock) -> str:
+            if len(ids) < 2:
+                return ""
+            clock.sleep(0.25)
+            return "late"
+
+        own, began = job(give_up_after_ms=1_000), clock.monotonic()
+        hanging = {"destination": partial(hang, copies.ids, clock)}
+        with served(by_name=hanging, source=source, destination=copies):
+            outcomes = copy_as_it_is(own, [whole(topic, 5) for topic in topics], clock)
+            errors = [outcome.error for outcome in outcomes]
+        assert "source broker down:1 cannot be reached" in errors[0]
+        assert all("no answer" in error for error in errors[1:])
+        waited.append(clock.monotonic() - began)
+    assert waited[1] < 1.2 * waited[0]
 
 
 def test_one_lost_connection_among_rows() -> None:
