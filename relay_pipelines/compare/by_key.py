@@ -7,7 +7,8 @@ Spark's shuffle, gives them back group by group; no more than one group is in me
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -170,6 +171,8 @@ class KeysFound:
         found: all but what is missing at the destination, as far as its offsets are kept.
         last: the last offset of each source partition that is the same in each partition of the
             destination: each of these may be behind.
+        ends: the last offset of each partition of the destination that is the same, and the last
+            one that is extra: one that has extra ones after the same ones is not just behind.
         missing: partition and offset of source records that are not at the destination, the
             partition there that has their key, -1 if none has, and how many come from there on,
             which is more than one where too many are missing.
@@ -181,12 +184,18 @@ class KeysFound:
 
     found: Found
     last: dict[int, dict[int, int]] = field(default_factory=dict)
+    ends: dict[int, tuple[float, float]] = field(default_factory=dict)
     missing: list[tuple[int, int, int, int]] = field(default_factory=list)
     ended: list[tuple[int, int]] = field(default_factory=list)
     without_key: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(
         default_factory=lambda: ([], [])
     )
     holes: list[int] = field(default_factory=lambda: [0, 0])
+
+    def reach(self, partition: int, same: float = -1, extra: float = -1) -> None:
+        """Note offsets of the destination."""
+        ends = self.ends.get(partition, (-1, -1))
+        self.ends[partition] = max(same, ends[0]), max(extra, ends[1])
 
 
 class ByKey:
@@ -235,6 +244,8 @@ class ByKey:
         kind, first = (MISSING, sides[0]) if source > destination else (EXTRA, sides[1])
         if source != destination:
             place = self._place(first[0])
+            for row in sides[1] if kind is EXTRA else ():
+                self.result.reach(row.partition, extra=math.inf)  # which ones, nobody knows
             at, there = (place, None) if kind is MISSING else (None, place)
             self._found.note(kind, at, there, abs(source - destination))
 
@@ -285,6 +296,7 @@ class ByKey:
     def _matched(self, one: Row, other: Row) -> None:
         last = self.result.last.setdefault(one.partition, {})
         last[other.partition] = max(one.offset, last.get(other.partition, -1))
+        self.result.reach(other.partition, same=other.offset)
         if len(self._pair.sources) == 1:
             self._found.map(one.offset, other.offset, 1)
 
@@ -338,6 +350,7 @@ class ByKey:
                 self._found.not_compared[CLEANED] += 1
             elif source or not self._may_be_cleaned(row):
                 self._found.note(EXTRA, None, self._place(row))
+                self.result.reach(row.partition, extra=row.offset)
 
     def _may_be_cleaned(self, row: Row) -> bool:
         """Keep a record without any of its key on the other side, if that is compacted."""
@@ -357,15 +370,16 @@ def merged(parts: Sequence[KeysFound], has_grown: tuple[bool, bool] = (False, Fa
     Args:
         has_grown: whether source and destination have more since the comparison began.
     """
-    found = parts[0].found
-    last: dict[int, dict[int, int]] = {}
-    for part in parts:
-        if part.found is not found:
-            _add(found, part.found)
+    first, *others = parts
+    found, last = first.found, first.last
+    for part in others:
+        _add(found, part.found)
         for partition, reached in part.last.items():
             of_source = last.setdefault(partition, {})
             for to, last_there in reached.items():
                 of_source[to] = max(last_there, of_source.get(to, -1))
+        for partition, ends in part.ends.items():
+            first.reach(partition, *ends)
     missing = [place for part in parts for place in part.missing]
     here, there = (sorted(each for part in parts for each in part.without_key[s]) for s in (0, 1))
     if there and has_grown[0]:
@@ -374,13 +388,16 @@ def merged(parts: Sequence[KeysFound], has_grown: tuple[bool, bool] = (False, Fa
         topic = found.pair.destinations[0].topic_partition.topic
         for partition, offset in there:
             found.note(EXTRA, None, (TopicPartition(topic, partition), offset))
+            first.reach(partition, extra=offset)
     if here and has_grown[1]:
         found.not_compared[CLEANED_MEANWHILE] += len(here)
     else:
         missing += [(*place, -1, 1) for place in here]
     ended = [place for part in parts for place in part.ended]
     found.leave_open(EXTRA, PERHAPS_HIDDEN, sum(log.hidden for log in found.pair.sources))
-    _name_missing(found, sorted(missing), ended, last)
+    has_own = found.numbers[EXTRA] > 0  # which no open transaction explains
+    not_behind = {to for to, (same, extra) in first.ends.items() if has_own and extra > same}
+    _name_missing(found, sorted(missing), ended, last, not_behind)
     found.excuse([sum(part.holes[side] for part in parts) for side in (0, 1)])
     found.runs.sort()
     unknown = "records are compared by key, which maps no offsets"
@@ -393,20 +410,33 @@ def _name_missing(
     missing: Sequence[tuple[int, int, int, int]],
     ended: Sequence[tuple[int, int]],
     last: Mapping[int, Mapping[int, int]],
+    not_behind: Collection[int],
 ) -> None:
-    """Name what the destination does not have: arguments are as of `KeysFound`."""
-    is_behind = not found.numbers[EXTRA]
+    """Name what the destination does not have.
+
+    Args:
+        missing, ended, last: as of `KeysFound`.
+        not_behind: partitions of the destination that end with records of their own.
+    """
+
+    def end(partition: int, to: int, of: Callable[..., float] = min) -> float:
+        """Return the last source offset that a partition of the destination has, if it is behind.
+
+        A key that is nowhere may be on its way to any of those that are.
+        """
+        behind = {to: at for to, at in last.get(partition, {}).items() if to not in not_behind}
+        unknown = of(behind.values(), default=math.inf if not_behind else -1)
+        return math.inf if to in not_behind else behind.get(to, unknown)
+
     topic = found.pair.sources[0].topic_partition.topic
     for partition, offset, to, count in missing:
-        reached = last.get(partition, {})
-        # a key that is nowhere may be on its way to the one that is behind the most
-        if is_behind and offset > reached.get(to, min(reached.values(), default=-1)):
+        if offset > end(partition, to):
             found.not_compared[BEYOND_THE_END] += count
         else:
             found.note(MISSING, (TopicPartition(topic, partition), offset), None, count)
     for partition, offset in ended:
         # no cleaner removes the last record of a log
-        if is_behind and offset > max(last.get(partition, {}).values(), default=-1):
+        if offset > end(partition, -1, max):
             found.not_compared[BEYOND_THE_END] += 1
         else:
             found.superseded += 1

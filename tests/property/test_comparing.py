@@ -17,7 +17,16 @@ from relay_pipelines.compare import by_key, in_order, tasks
 from relay_pipelines.compare.alignment import KEY, changed_fields
 from relay_pipelines.compare.by_key import ByKey, merged
 from relay_pipelines.compare.in_order import InOrder, digest
-from relay_pipelines.compare.pairs import CHANGED, CLEANED_MEANWHILE, MISSING, Found, Log, Pair
+from relay_pipelines.compare.pairs import (
+    BEYOND_THE_END,
+    CHANGED,
+    CLEANED_MEANWHILE,
+    EXTRA,
+    MISSING,
+    Found,
+    Log,
+    Pair,
+)
 from relay_pipelines.compare.request import Align
 from relay_pipelines.compare.tasks import settled
 from relay_pipelines.errors import RetriableError
@@ -194,6 +203,37 @@ def test_by_key(source: list[Content], edits: list[tuple[str, int, Content]], al
     is_ordered = align is Align.SET or ordered[0] == ordered[1]
     same = Counter(source) == Counter(destination) and is_ordered
     assert (not found.numbers and not found.not_compared) == same
+
+
+@pytest.mark.parametrize(
+    ("copies", "missing", "beyond"),
+    [
+        (["abcde"], 0, 5),
+        (["aXbcde"], 0, 5),
+        (["abcdeX"], 5, 0),
+        (["X"], 10, 0),
+        (["abX", "cde"], 0, 5),
+        (["abcX", "deX"], 5, 0),
+    ],
+)
+def test_a_partition_that_ends_with_records_of_its_own(
+    copies: list[str], missing: int, beyond: int
+) -> None:
+    """It is not just behind; others may be."""
+    source = "abcdefghij"
+    rows = [
+        by_key._group(content, by_key=True)
+        + by_key._PLACE.pack(side, partition, offset)
+        + by_key._packed(content, 0)
+        for side, partitions in enumerate(([source], copies))
+        for partition, keys in enumerate(partitions)
+        for offset, key in enumerate(keys)
+        for content in [(source.find(key), key.encode(), b"", ())]
+    ]
+    found = merged([ByKey(pair(10, 10, Align.KEY)).compare(sorted(rows))])
+    assert found.numbers[MISSING] == missing
+    assert found.numbers[EXTRA] == "".join(copies).count("X")
+    assert found.not_compared[BEYOND_THE_END] == beyond
 
 
 def test_times_of_a_key_that_brokers_have_set_in_part() -> None:
