@@ -113,7 +113,7 @@ class PartitionAudit:
     def first_difference(self) -> tuple[Comparison, Difference] | None:
         """The first difference by the source's offsets, and its chunk; None if there is none."""
         differing = [(each, each.difference) for each in self.results if each.difference]
-        return min(differing, key=lambda found: found[0].chunk.source, default=None)
+        return min(differing, key=lambda pair: pair[0].chunk.source, default=None)
 
     @property
     def copied_chunks(self) -> int:
@@ -314,7 +314,7 @@ class Audit:
     @property
     def findings(self) -> list[Finding]:
         """What was found in its topic-partitions."""
-        return [each for found in self.partitions.values() for each in found.findings]
+        return [each for partition in self.partitions.values() for each in partition.findings]
 
     @property
     def verdict(self) -> Verdict:

@@ -83,7 +83,7 @@ class _Keys:
     destination: Log
     later_at_destination: set[bytes | None]
     chunk: ComparedChunk
-    found: Comparison
+    comparison: Comparison
     differing: list[tuple[bytes | None, bytes | None, bytes | None]] = field(default_factory=list)
     only_there: int = 0
 
@@ -91,7 +91,7 @@ class _Keys:
         for key in self.source.keys() | self.destination.keys():
             sides = self.source.get(key, b""), self.destination.get(key, b"")
             self._compare(key, *map(bytes, sides))
-        comparison = self.found
+        comparison = self.comparison
         if self.differing:
             comparison.difference = _difference(self.differing)
         gone = self.chunk.records - comparison.records - self.only_there
@@ -111,8 +111,8 @@ class _Keys:
             if not _are_same(one, other):
                 self.differing.append((key, one, other))
                 return
-            self.found.untimed += bool(other[_DIGEST_FROM - 1] & _APPEND_TIME)
-        self.found.records += size // _RECORD.size
+            self.comparison.untimed += bool(other[_DIGEST_FROM - 1] & _APPEND_TIME)
+        self.comparison.records += size // _RECORD.size
         missing = (len(source) - size) // _RECORD.size
         added = (len(destination) - size) // _RECORD.size
         if missing and not self._may_miss_at_destination(key, source, destination):
@@ -120,8 +120,8 @@ class _Keys:
         elif added and not self._may_miss_at_source(key, source, destination):
             self.differing.append((key, None, destination[: _RECORD.size]))
         else:
-            self.found.records += missing
-            self.found.superseded += missing
+            self.comparison.records += missing
+            self.comparison.superseded += missing
             self.only_there += added
 
     def _may_miss_at_destination(
@@ -155,8 +155,8 @@ def _ends(log: bytes) -> bool:
 def _difference(differing: list[tuple[bytes | None, bytes | None, bytes | None]]) -> Difference:
     """Return the first difference; of the records, only digests are in memory."""
 
-    def offset(found: tuple[bytes | None, bytes | None, bytes | None]) -> int:
-        return min(int(_RECORD.unpack(record)[0]) for record in found[1:] if record)
+    def offset(row: tuple[bytes | None, bytes | None, bytes | None]) -> int:
+        return min(int(_RECORD.unpack(record)[0]) for record in row[1:] if record)
 
     key, source, destination = min(differing, key=offset)
     keys = len(differing)

@@ -59,11 +59,11 @@ class Tasks(NamedTuple):
 
     Args:
         do: reads a group of parts in this process, and returns what it found.
-        found: the type of that.
+        result: the type of that.
     """
 
     do: Callable[[Any, Sequence[Any]], Sequence[Any]]
-    found: Any
+    result: Any
 
 
 def do_group(job: AuditJob, group: Sequence[Work]) -> Results:
@@ -156,7 +156,7 @@ def _submit(session: Any, job: Any, group: list[Any], tag: str, tasks: Tasks) ->
         )
 
     (text,) = spark_job.texts(session, frame, tag)
-    results: Sequence[Any] = json_of(tasks.found).validate_json(text)
+    results: Sequence[Any] = json_of(tasks.result).validate_json(text)
     return results
 
 
@@ -165,4 +165,4 @@ def _do_group(
 ) -> Iterator[pa.RecordBatch]:
     for _ in ids:
         results = tasks.do(job, group)
-        yield spark_job.text_row(json_of(tasks.found).dump_json(results).decode())
+        yield spark_job.text_row(json_of(tasks.result).dump_json(results).decode())

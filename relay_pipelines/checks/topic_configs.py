@@ -29,7 +29,7 @@ def result(differences: Sequence[Difference]) -> CheckResult:
             {
                 "topic": difference.topic,
                 "key": difference.key,
-                "source": difference.wanted,
+                "source": difference.here,
                 "destination": difference.there,
             }
         )

@@ -62,11 +62,11 @@ def common(one: Sequence[Hashable], other: Sequence[Hashable]) -> Pairs:
     ends: list[int] = []  # the least end at `other` of a subsequence of each length
     links: list[tuple[int, int, Any]] = []  # its last pair, and the pairs before that
     for index, content in enumerate(one):
-        found = places.get(content, [])
-        if len(found) > _MOST_PLACES:
-            near = max(0, bisect_left(found, index) - _MOST_PLACES // 2)
-            found = found[near : near + _MOST_PLACES]
-        for place in reversed(found):
+        there = places.get(content, [])
+        if len(there) > _MOST_PLACES:
+            near = max(0, bisect_left(there, index) - _MOST_PLACES // 2)
+            there = there[near : near + _MOST_PLACES]
+        for place in reversed(there):
             length = bisect_left(ends, place)
             link = index, place, links[length - 1] if length else None
             if length == len(ends):
@@ -124,24 +124,24 @@ def align(
         compacted: whether a cleaner may have left different records of one key on both sides: then
             those that share their key alone are not one.
     """
-    found = Alignment()
+    alignment = Alignment()
     levels = _LEVELS[:-1] if compacted else _LEVELS
     for one, other in pairs:
         is_same = by(source[one], fields) == by(destination[other], fields)
-        (found.same if is_same else found.changed).append((one, other))
+        (alignment.same if is_same else alignment.changed).append((one, other))
     left = _without(range(len(source)), pairs, 0), _without(range(len(destination)), pairs, 1)
-    found.moved = _moved(source, destination, fields, *left)
-    moved_from, moved_to = ({pair[side] for pair in found.moved} for side in (0, 1))
+    alignment.moved = _moved(source, destination, fields, *left)
+    moved_from, moved_to = ({pair[side] for pair in alignment.moved} for side in (0, 1))
     for gap_source, gap_destination in gaps(pairs, len(source), len(destination)):
         ones = [index for index in gap_source if index not in moved_from]
         others = [index for index in gap_destination if index not in moved_to]
         for shared in levels if ones and others else ():
             more = _sharing(source, destination, ones, others, shared)
-            found.changed += more
+            alignment.changed += more
             ones, others = _without(ones, more, 0), _without(others, more, 1)
-        found.missing += ones
-        found.extra += others
-    return found
+        alignment.missing += ones
+        alignment.extra += others
+    return alignment
 
 
 def gaps(pairs: Pairs, source: int, destination: int) -> Iterator[tuple[range, range]]:
@@ -184,8 +184,8 @@ def _moved(
     places: dict[Hashable, list[int]] = defaultdict(list)
     for index in reversed(others):
         places[by(destination[index], fields)].append(index)
-    found = ((index, places.get(by(source[index], fields))) for index in ones)
-    return [(index, there.pop()) for index, there in found if there]
+    partners = ((index, places.get(by(source[index], fields))) for index in ones)
+    return [(index, there.pop()) for index, there in partners if there]
 
 
 def _sharing(

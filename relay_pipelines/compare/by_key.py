@@ -43,10 +43,10 @@ from relay_pipelines.compare.pairs import (
     PERHAPS_HIDDEN,
     TRIMMED_AT_DESTINATION,
     TRIMMED_AT_SOURCE,
-    Found,
     JudgedCommit,
     Log,
     Pair,
+    PairResult,
 )
 from relay_pipelines.compare.reading import Reader, Readers
 from relay_pipelines.compare.request import Align
@@ -151,24 +151,24 @@ def _newest(source: Sequence[Any], destination: Sequence[Any]) -> Pairs:
     return [(last[0] - one, last[1] - other) for one, other in reversed(pairs)]
 
 
-def _retime(found: Alignment, source: Sequence[Row], destination: Sequence[Row]) -> None:
+def _retime(alignment: Alignment, source: Sequence[Row], destination: Sequence[Row]) -> None:
     """Name records as changed that the destination has with other times, which it has not set."""
-    for pairs in (found.same, found.moved):
+    for pairs in (alignment.same, alignment.moved):
         is_timed = [
             not destination[other].is_append_time
             and source[one].timestamp != destination[other].timestamp
             for one, other in pairs
         ]
-        found.changed += [*compress(pairs, is_timed)]
+        alignment.changed += [*compress(pairs, is_timed)]
         pairs[:] = [*compress(pairs, map(not_, is_timed))]
 
 
 @dataclass(slots=True)
-class KeysFound:
+class GroupsResult:
     """What was found in some of the groups of a topic.
 
     Args:
-        found: all but what is missing at the destination, as far as its offsets are kept.
+        pair_result: all but what is missing at the destination, as far as its offsets are kept.
         last: the last offset of each source partition that is the same in each partition of the
             destination: each of these may be behind.
         ends: the last offset of each partition of the destination that is the same, and the last
@@ -179,10 +179,10 @@ class KeysFound:
         ended: partition and offset of those that the destination may have had, up to a tombstone.
         without_key: those of records of each side without any of their key on the other one, which
             a cleaner may have removed for one that came after the comparison began.
-        holes: as of `Found.excuse`.
+        holes: as of `PairResult.excuse`.
     """
 
-    found: Found
+    pair_result: PairResult
     last: dict[int, dict[int, int]] = field(default_factory=dict)
     ends: dict[int, tuple[float, float]] = field(default_factory=dict)
     missing: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -202,14 +202,14 @@ class ByKey:
     """Compares groups, one after the other."""
 
     def __init__(self, pair: Pair) -> None:
-        self.result = KeysFound(Found(pair))
-        self._found = self.result.found
+        self.result = GroupsResult(PairResult(pair))
+        self._total = self.result.pair_result
         self._crowd: dict[tuple[int, int], tuple[int, int]] = {}  # of `missing`: offset and count
         self._pair = pair
         self._trimmed = [any(log.is_trimmed for log in logs) for logs in pair.sides]
         self._topics = [logs[0].topic_partition.topic for logs in pair.sides]
 
-    def compare(self, sorted_rows: Iterable[bytes]) -> KeysFound:
+    def compare(self, sorted_rows: Iterable[bytes]) -> GroupsResult:
         """Compare all groups of rows, which come sorted."""
         for name, group in groupby(sorted_rows, key=lambda row: row[:GROUP_BYTES]):
             if name == _HOLES:
@@ -239,15 +239,15 @@ class ByKey:
 
     def _count_only(self, sides: tuple[list[Row], list[Row]], counts: list[int]) -> None:
         source, destination = counts
-        self._found.not_compared[MANY_OF_ONE_KEY] += min(counts)
-        self._found.bounded = True
+        self._total.not_compared[MANY_OF_ONE_KEY] += min(counts)
+        self._total.bounded = True
         kind, first = (MISSING, sides[0]) if source > destination else (EXTRA, sides[1])
         if source != destination:
             place = self._place(first[0])
             for row in sides[1] if kind is EXTRA else ():
                 self.result.reach(row.partition, extra=math.inf)  # which ones, nobody knows
             at, there = (place, None) if kind is MISSING else (None, place)
-            self._found.note(kind, at, there, abs(source - destination))
+            self._total.note(kind, at, there, abs(source - destination))
 
     def _judge(self, source: list[Row], destination: list[Row]) -> None:
         timed = not any(row.is_append_time for row in destination)
@@ -258,33 +258,35 @@ class ByKey:
             if is_ordered
             else []
         )
-        found = align(source, destination, fields, pairs, compacted=any(self._pair.compacts))
+        alignment = align(source, destination, fields, pairs, compacted=any(self._pair.compacts))
         if not timed:
-            _retime(found, source, destination)
+            _retime(alignment, source, destination)
         if not is_ordered:
-            found.same, found.moved = found.moved, []
+            alignment.same, alignment.moved = alignment.moved, []
         # where no order is known, any record may have been before those that are the same
-        of_order = [*found.same, *found.changed] if is_ordered or any(self._pair.compacts) else []
+        of_order = (
+            [*alignment.same, *alignment.changed] if is_ordered or any(self._pair.compacts) else []
+        )
         firsts = [min((pair[side] for pair in of_order), default=None) for side in (0, 1)]
-        self._take(found, source, destination, fields)
-        self._take_missing(found.missing, source, destination, firsts[0])
-        self._take_extra(found.extra, source, destination, firsts[1], fields)
+        self._take(alignment, source, destination, fields)
+        self._take_missing(alignment.missing, source, destination, firsts[0])
+        self._take_extra(alignment.extra, source, destination, firsts[1], fields)
 
     def _is_ordered(self, some: list[Row]) -> bool:
         one = len({row.partition for row in some}) <= 1
         return one and self._pair.align is Align.KEY and not (some and some[0].key is None)
 
     def _take(
-        self, found: Alignment, source: list[Row], destination: list[Row], fields: Sequence[int]
+        self, alignment: Alignment, source: list[Row], destination: list[Row], fields: Sequence[int]
     ) -> None:
-        total = self._found
-        for one, other in found.same:
+        total = self._total
+        for one, other in alignment.same:
             total.same += 1
             total.untimed += TIMESTAMP not in fields
             self._matched(source[one], destination[other])
-        for one, other in found.moved:
+        for one, other in alignment.moved:
             total.note(OUT_OF_ORDER, self._place(source[one]), self._place(destination[other]))
-        for one, other in found.changed:
+        for one, other in alignment.changed:
             self._matched(source[one], destination[other])
             own = _TIMELESS if destination[other].is_append_time else _ALL
             names, added = changed_fields(source[one], destination[other], own)
@@ -298,7 +300,7 @@ class ByKey:
         last[other.partition] = max(one.offset, last.get(other.partition, -1))
         self.result.reach(other.partition, same=other.offset)
         if len(self._pair.sources) == 1:
-            self._found.map(one.offset, other.offset, 1)
+            self._total.map(one.offset, other.offset, 1)
 
     def _take_missing(
         self, missing: list[int], source: list[Row], destination: list[Row], first: int | None
@@ -311,11 +313,11 @@ class ByKey:
             if self._pair.compacts[1] and ends and len(self.result.ended) < _MOST_MISSING:
                 self.result.ended.append(place)
             elif self._pair.compacts[1] and (ends or (first is not None and index < first)):
-                self._found.superseded += 1
+                self._total.superseded += 1
             elif self._trimmed[1] and is_before:
-                self._found.not_compared[TRIMMED_AT_DESTINATION] += 1
+                self._total.not_compared[TRIMMED_AT_DESTINATION] += 1
             elif self._pair.compacts[1] and source[index].key is None:
-                self._found.not_compared[CLEANED] += 1  # it was there before the topic compacted
+                self._total.not_compared[CLEANED] += 1  # it was there before the topic compacted
             elif not destination and self._may_be_cleaned(source[index]):
                 continue
             elif len(self.result.missing) < _MOST_MISSING:
@@ -324,7 +326,7 @@ class ByKey:
                 partition, offset = place
                 before, count = self._crowd.get((partition, there), (offset, 0))
                 self._crowd[partition, there] = min(before, offset), count + 1
-                self._found.bounded = True
+                self._total.bounded = True
 
     def _take_extra(
         self,
@@ -341,15 +343,15 @@ class ByKey:
             original = originals.get(by(row, fields))
             is_before = first is None or index < first
             if original is not None:
-                self._found.note(DUPLICATED, self._place(original), self._place(row))
+                self._total.note(DUPLICATED, self._place(original), self._place(row))
             elif self._pair.compacts[0] and is_before and (source or ends):
-                self._found.superseded += 1
+                self._total.superseded += 1
             elif self._trimmed[0] and is_before:
-                self._found.not_compared[TRIMMED_AT_SOURCE] += 1
+                self._total.not_compared[TRIMMED_AT_SOURCE] += 1
             elif self._pair.compacts[0] and row.key is None:
-                self._found.not_compared[CLEANED] += 1
+                self._total.not_compared[CLEANED] += 1
             elif source or not self._may_be_cleaned(row):
-                self._found.note(EXTRA, None, self._place(row))
+                self._total.note(EXTRA, None, self._place(row))
                 self.result.reach(row.partition, extra=row.offset)
 
     def _may_be_cleaned(self, row: Row) -> bool:
@@ -364,16 +366,18 @@ class ByKey:
         return TopicPartition(self._topics[row.side], row.partition), row.offset
 
 
-def merged(parts: Sequence[KeysFound], has_grown: tuple[bool, bool] = (False, False)) -> Found:
+def merged(
+    parts: Sequence[GroupsResult], has_grown: tuple[bool, bool] = (False, False)
+) -> PairResult:
     """Return what was found in all groups of a topic.
 
     Args:
         has_grown: whether source and destination have more since the comparison began.
     """
     first, *others = parts
-    found, last = first.found, first.last
+    total, last = first.pair_result, first.last
     for part in others:
-        _add(found, part.found)
+        _add(total, part.pair_result)
         for partition, reached in part.last.items():
             of_source = last.setdefault(partition, {})
             for to, last_there in reached.items():
@@ -383,30 +387,30 @@ def merged(parts: Sequence[KeysFound], has_grown: tuple[bool, bool] = (False, Fa
     missing = [place for part in parts for place in part.missing]
     here, there = (sorted(each for part in parts for each in part.without_key[s]) for s in (0, 1))
     if there and has_grown[0]:
-        found.not_compared[CLEANED_MEANWHILE] += len(there)
+        total.not_compared[CLEANED_MEANWHILE] += len(there)
     else:
-        topic = found.pair.destinations[0].topic_partition.topic
+        topic = total.pair.destinations[0].topic_partition.topic
         for partition, offset in there:
-            found.note(EXTRA, None, (TopicPartition(topic, partition), offset))
+            total.note(EXTRA, None, (TopicPartition(topic, partition), offset))
             first.reach(partition, extra=offset)
     if here and has_grown[1]:
-        found.not_compared[CLEANED_MEANWHILE] += len(here)
+        total.not_compared[CLEANED_MEANWHILE] += len(here)
     else:
         missing += [(*place, -1, 1) for place in here]
     ended = [place for part in parts for place in part.ended]
-    found.leave_open(EXTRA, PERHAPS_HIDDEN, sum(log.hidden for log in found.pair.sources))
-    has_own = found.numbers[EXTRA] > 0  # which no open transaction explains
+    total.leave_open(EXTRA, PERHAPS_HIDDEN, sum(log.hidden for log in total.pair.sources))
+    has_own = total.numbers[EXTRA] > 0  # which no open transaction explains
     not_behind = {to for to, (same, extra) in first.ends.items() if has_own and extra > same}
-    _name_missing(found, sorted(missing), ended, last, not_behind)
-    found.excuse([sum(part.holes[side] for part in parts) for side in (0, 1)])
-    found.runs.sort()
+    _name_missing(total, sorted(missing), ended, last, not_behind)
+    total.excuse([sum(part.holes[side] for part in parts) for side in (0, 1)])
+    total.runs.sort()
     unknown = "records are compared by key, which maps no offsets"
-    found.judged = [JudgedCommit(commit, unknown=unknown) for commit in found.pair.commits]
-    return found
+    total.judged = [JudgedCommit(commit, unknown=unknown) for commit in total.pair.commits]
+    return total
 
 
 def _name_missing(
-    found: Found,
+    total: PairResult,
     missing: Sequence[tuple[int, int, int, int]],
     ended: Sequence[tuple[int, int]],
     last: Mapping[int, Mapping[int, int]],
@@ -415,7 +419,7 @@ def _name_missing(
     """Name what the destination does not have.
 
     Args:
-        missing, ended, last: as of `KeysFound`.
+        missing, ended, last: as of `GroupsResult`.
         not_behind: partitions of the destination that end with records of their own.
     """
 
@@ -428,34 +432,34 @@ def _name_missing(
         unknown = of(behind.values(), default=math.inf if not_behind else -1)
         return math.inf if to in not_behind else behind.get(to, unknown)
 
-    topic = found.pair.sources[0].topic_partition.topic
+    topic = total.pair.sources[0].topic_partition.topic
     for partition, offset, to, count in missing:
         if offset > end(partition, to):
-            found.not_compared[BEYOND_THE_END] += count
+            total.not_compared[BEYOND_THE_END] += count
         else:
-            found.note(MISSING, (TopicPartition(topic, partition), offset), None, count)
+            total.note(MISSING, (TopicPartition(topic, partition), offset), None, count)
     for partition, offset in ended:
         # no cleaner removes the last record of a log
         if offset > end(partition, -1, max):
-            found.not_compared[BEYOND_THE_END] += 1
+            total.not_compared[BEYOND_THE_END] += 1
         else:
-            found.superseded += 1
+            total.superseded += 1
 
 
-def _add(found: Found, more: Found) -> None:
+def _add(total: PairResult, more: PairResult) -> None:
     for name in ("same", "untimed", "superseded"):
-        setattr(found, name, getattr(found, name) + getattr(more, name))
+        setattr(total, name, getattr(total, name) + getattr(more, name))
     for name in ("numbers", "changed", "added", "not_compared"):
-        getattr(found, name).update(getattr(more, name))
-    found.bounded |= more.bounded
-    found.runs += more.runs
+        getattr(total, name).update(getattr(more, name))
+    total.bounded |= more.bounded
+    total.runs += more.runs
     for kind, example in more.first.items():
-        known = found.first.setdefault(kind, example)
+        known = total.first.setdefault(kind, example)
         if (example.source or example.destination) < (known.source or known.destination):  # type: ignore[operator]  # one side is there
-            found.first[kind] = example
+            total.first[kind] = example
 
 
-def compare_here(readers: Readers, pair: Pair) -> Found:
+def compare_here(readers: Readers, pair: Pair) -> PairResult:
     """Compare a small topic in this process, which sorts its rows in memory.
 
     Raises:

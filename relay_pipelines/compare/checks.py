@@ -40,10 +40,10 @@ def compare_check(
 
     def check() -> dg.AssetCheckResult:
         try:
-            found = _compared(request, mirror, Path(config))
+            compared = _compared(request, mirror, Path(config))
         except RelayError as error:
             return dg.AssetCheckResult(passed=False, description=str(error))
-        return _result(found)
+        return _result(compared)
 
     # Dagster reads annotations of its own contexts alone
     decorated: Callable[[Any], dg.AssetChecksDefinition] = dg.asset_check(
@@ -65,7 +65,7 @@ def _compared(request: CompareRequest, mirror: str, config: Path) -> Compared:
 
 
 def _result(compared: Compared) -> dg.AssetCheckResult:
-    numbers = {kind: sum(found.numbers[kind] for found in compared.found) for kind in KINDS}
+    numbers = {kind: sum(result.numbers[kind] for result in compared.results) for kind in KINDS}
     lines = [str(each) for each in compared.findings if each.severity is not Severity.OK]
     tally = compared.tally
     return dg.AssetCheckResult(

@@ -81,10 +81,10 @@ def _report(invocation: Invocation, compared: Compared, *, as_json: bool) -> Non
     for finding in compared.findings:
         if finding.severity in {Severity.OK, Severity.WARNING}:
             console.print(f"{compared.name}: {finding}", soft_wrap=True)
-    shown = [(found, each) for found in compared.found for each in found.first.values()]
-    for found, example in shown[:_SHOWN]:
+    shown = [(result, each) for result in compared.results for each in result.first.values()]
+    for result, example in shown[:_SHOWN]:
         if example.shown is not None:
-            show(console, difference_table(f"{found.pair.where}: {example}", example.shown))
+            show(console, difference_table(f"{result.pair.where}: {example}", example.shown))
     say = messages.error if verdict.state is not State.AGREES else messages.line
     say(f"{compared.name}: {verdict}")
 

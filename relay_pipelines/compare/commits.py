@@ -31,7 +31,9 @@ Commits = dict[TopicPartition, list[Commit]]
 """By source topic-partition."""
 
 
-def commits_of(readers: Readers, request: CompareRequest, wanted: Mapping[str, Target]) -> Commits:
+def commits_of(
+    readers: Readers, request: CompareRequest, copied_to: Mapping[str, Target]
+) -> Commits:
     """Return what is to be judged.
 
     Raises:
@@ -41,27 +43,27 @@ def commits_of(readers: Readers, request: CompareRequest, wanted: Mapping[str, T
     commits = []
     if request.groups:
         source, destination = (reader.client for reader in readers)
-        commits += _of_groups(source, destination, request.groups, wanted)
+        commits += _of_groups(source, destination, request.groups, copied_to)
     if request.checkpoints:
-        sources = {to.topic: name for name, to in wanted.items()}
+        sources = {to.topic: name for name, to in copied_to.items()}
         for (group, copy), offsets in _checkpoints(readers[1], request.checkpoints).items():
             if copy.topic in sources:
                 tp = TopicPartition(sources[copy.topic], copy.partition)
                 commits.append(Commit(group, tp, *offsets, request.checkpoints))
-    found: Commits = defaultdict(list)
+    by_partition: Commits = defaultdict(list)
     for commit in commits:
         if request.partition in {None, commit.where.partition}:
-            found[commit.where].append(commit)
-    if not found and (request.groups or request.checkpoints):
+            by_partition[commit.where].append(commit)
+    if not by_partition and (request.groups or request.checkpoints):
         raise ConfigError(
             "no group has committed anything in what is compared",
             remedy="name other groups or topics, or leave out --groups and --checkpoints",
         )
-    return found
+    return by_partition
 
 
 def _of_groups(
-    source: ClusterClient, destination: ClusterClient, pattern: str, wanted: Mapping[str, Target]
+    source: ClusterClient, destination: ClusterClient, pattern: str, copied_to: Mapping[str, Target]
 ) -> list[Commit]:
     # one side may hide a group that the other one shows; asked by its name, it says so
     shown = {
@@ -76,14 +78,14 @@ def _of_groups(
     there, failed_there = settled_commits(destination, names)
     for error in (failed | failed_there).values():
         raise error
-    found = []
+    of_both = []
     for group, commits in here.items():
         for tp, commit in commits.items():
-            if tp.topic in wanted:
-                copy = there.get(group, {}).get(wanted[tp.topic].of(tp))
+            if tp.topic in copied_to:
+                copy = there.get(group, {}).get(copied_to[tp.topic].of(tp))
                 place = -1 if copy is None else copy.offset
-                found.append(Commit(group, tp, commit.offset, place, ITSELF))
-    return found
+                of_both.append(Commit(group, tp, commit.offset, place, ITSELF))
+    return of_both
 
 
 def _checkpoints(reader: Reader, topic: str) -> dict[tuple[str, TopicPartition], tuple[int, int]]:
@@ -91,7 +93,7 @@ def _checkpoints(reader: Reader, topic: str) -> dict[tuple[str, TopicPartition],
     client = reader.client
     if not client.has_topic(topic):
         raise ConfigError(f"{client.cluster} has no topic {topic!r}")
-    found = {}
+    checkpoints = {}
     for tp in client.topic(topic).topic_partitions:
         low = client.list_offsets([tp], EARLIEST, READ_COMMITTED)[tp]
         end = client.list_offsets([tp], LATEST, READ_COMMITTED)[tp]
@@ -108,9 +110,9 @@ def _checkpoints(reader: Reader, topic: str) -> dict[tuple[str, TopicPartition],
                             f" MirrorMaker 2: {error}",
                             remedy="name a topic like source.checkpoints.internal",
                         ) from None
-                    found[place] = offsets
+                    checkpoints[place] = offsets
                 records.at = len(records.contents)
-    return found
+    return checkpoints
 
 
 def _key(data: bytes) -> tuple[str, TopicPartition]:

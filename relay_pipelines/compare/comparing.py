@@ -13,7 +13,7 @@ from typing import Any
 
 from relay_pipelines.audit import spark_job
 from relay_pipelines.audit.comparison import Difference, show
-from relay_pipelines.compare.pairs import Example, Found, Log
+from relay_pipelines.compare.pairs import Example, Log, PairResult
 from relay_pipelines.compare.reading import Readers, last_crcs
 from relay_pipelines.compare.request import CompareRequest
 from relay_pipelines.compare.result import Compared
@@ -92,14 +92,14 @@ def _read(compared: Compared, session: Callable[[], Any], tag: str) -> Generator
             try:
                 compared.add([compare_keys(session(), job, pair, tag)])
             except RelayError as error:
-                compared.add([Found(pair, error=str(error))])
+                compared.add([PairResult(pair, error=str(error))])
             yield pair.size_bytes
     with readers_of(job) as readers:
         _forget_replaced(readers, compared)
-        differing = (found for found in compared.found if found.first)
-        for found in islice(differing, _SHOWN):
-            for kind, example in found.first.items():
-                found.first[kind] = _shown(readers, found, kind, example)
+        differing = (result for result in compared.results if result.first)
+        for result in islice(differing, _SHOWN):
+            for kind, example in result.first.items():
+                result.first[kind] = _shown(readers, result, kind, example)
 
 
 def _forget_replaced(readers: Readers, compared: Compared) -> None:
@@ -107,10 +107,10 @@ def _forget_replaced(readers: Readers, compared: Compared) -> None:
     for side, (reader, topic_ids) in enumerate(zip(readers, compared.topic_ids, strict=True)):
         logs = [log for pair in compared.pairs for log in pair.sides[side]]
         why = _replaced(reader.client, topic_ids, {log.topic_partition: log for log in logs})
-        for number, found in enumerate(compared.found):
-            errors = [why.get(log.topic_partition, "") for log in found.pair.sides[side]]
+        for number, result in enumerate(compared.results):
+            errors = [why.get(log.topic_partition, "") for log in result.pair.sides[side]]
             if any(errors):
-                compared.found[number] = Found(found.pair, error=max(errors))
+                compared.results[number] = PairResult(result.pair, error=max(errors))
 
 
 def _replaced(
@@ -151,11 +151,11 @@ def _replaced(
     }
 
 
-def _shown(readers: Readers, found: Found, kind: str, example: Example) -> Example:
+def _shown(readers: Readers, result: PairResult, kind: str, example: Example) -> Example:
     """Return an example with the records of both sides, as far as they are there."""
     records = []
     places = example.source, example.destination
-    for reader, place, logs in zip(readers, places, found.pair.sides, strict=True):
+    for reader, place, logs in zip(readers, places, result.pair.sides, strict=True):
         record = None
         if place is not None:
             end = next(log.end for log in logs if log.topic_partition == place[0])

@@ -41,10 +41,10 @@ from relay_pipelines.compare.pairs import (
     TRIMMED_AT_DESTINATION,
     TRIMMED_AT_SOURCE,
     Commit,
-    Found,
     JudgedCommit,
     Log,
     Pair,
+    PairResult,
 )
 from relay_pipelines.compare.reading import Reader, Readers
 from relay_pipelines.model import OffsetRange
@@ -109,12 +109,12 @@ class _Waiting:
 
     def take(self, content: bytes) -> int | None:
         """Take one of these records; None if there is none."""
-        found = self.offsets.get(content)
-        if found is None:
+        offsets = self.offsets.get(content)
+        if offsets is None:
             return None
         self.count -= 1
-        offset = found.pop()
-        if not found:
+        offset = offsets.pop()
+        if not offsets:
             del self.offsets[content]
         return offset
 
@@ -126,12 +126,12 @@ class _Waiting:
 
     def discard(self, content: bytes, offset: int) -> bool:
         """Take this record; False if it was taken."""
-        found = self.offsets.get(content, [])
-        if offset not in found:
+        offsets = self.offsets.get(content, [])
+        if offset not in offsets:
             return False
-        found.remove(offset)
+        offsets.remove(offset)
         self.count -= 1
-        if not found:
+        if not offsets:
             del self.offsets[content]
         return True
 
@@ -173,7 +173,7 @@ class InOrder:
         destination: Side,
         far: Far,
     ) -> None:
-        self.found = Found(pair)
+        self.result = PairResult(pair)
         self._source, self._destination, self._far = source, destination, far
         (self._from,), (self._to,) = pair.sources, pair.destinations
         self._at, self._there = self._from.topic_partition, self._to.topic_partition
@@ -224,12 +224,12 @@ class InOrder:
         return True
 
     def _match(self, same: Same) -> None:
-        self.found.undecoded += same.undecoded
-        self.found.untimed += same.untimed
+        self.result.undecoded += same.undecoded
+        self.result.untimed += same.untimed
         for records, (one, last), (other, last_there) in same.stretches:
-            self.found.same += records
+            self.result.same += records
             # what a cleaner has removed of a batch leaves the same holes on both sides
-            self.found.map(one, other, records if records == last - one + 1 else 1)
+            self.result.map(one, other, records if records == last - one + 1 else 1)
             self._last_source, self._last_destination = last, last_there
             self._pass_marks((one, last), (other, last_there))
 
@@ -304,7 +304,7 @@ class InOrder:
         self._last_source = max(each.here, self._last_source)
         self._last_destination = max(each.there, self._last_destination)
         self._pass_marks((each.here, each.here), (each.there, each.there))
-        self.found.map(each.here, each.there, 1)
+        self.result.map(each.here, each.there, 1)
         self._changed.append(each)
         self._wait(MISSING, each.digests[0], each.here)
         self._wait(EXTRA, each.digests[1], each.there)
@@ -322,10 +322,10 @@ class InOrder:
         if not is_left:
             self._extra.add(each.digests[1], there)
             return
-        self.found.note(CHANGED, (self._at, here), (self._there, there))
-        self.found.changed[each.names] += 1
+        self.result.note(CHANGED, (self._at, here), (self._there, there))
+        self.result.changed[each.names] += 1
         if each.added:
-            self.found.added[each.added] += 1
+            self.result.added[each.added] += 1
 
     def _wait(self, kind: str, content: bytes, offset: int) -> None:
         """Note a record without a partner, which may have come before, or may come later."""
@@ -336,31 +336,31 @@ class InOrder:
         if partner is not None:
             self._note_moved(*((offset, partner) if kind is MISSING else (partner, offset)))
         elif not own.add(content, offset):
-            self.found.bounded = True
+            self.result.bounded = True
             own.crowd(offset)
 
     def _note_moved(self, here: int, there: int) -> None:
-        self.found.note(OUT_OF_ORDER, (self._at, here), (self._there, there))
-        if self.found.pair.commits and len(self._moves) < _MOST_WAITING:
+        self.result.note(OUT_OF_ORDER, (self._at, here), (self._there, there))
+        if self.result.pair.commits and len(self._moves) < _MOST_WAITING:
             self._moves.append((here, there))
 
     def _note_alone(self, kind: str, offset: int, count: int = 1) -> None:
         """Note a difference of one side, and where the map expects the record on the other one."""
         is_missing = kind is MISSING
         side, other = (0, 1) if is_missing else (1, 0)
-        runs = self.found.runs
+        runs = self.result.runs
         index = bisect_right(runs, offset, key=lambda run: run[side]) - 1
         expected = runs[index][other] + runs[index][2] if index >= 0 else 0
         here, there = (offset, expected) if is_missing else (expected, offset)
-        self.found.note(kind, (self._at, here), (self._there, there), count)
+        self.result.note(kind, (self._at, here), (self._there, there), count)
 
     def _is_trimmed(self, kind: str) -> bool:
         """Note a record before the first that is the same, if the other log may have had it."""
         if kind is EXTRA and self._from.is_trimmed:
-            self.found.not_compared[TRIMMED_AT_SOURCE] += 1
+            self.result.not_compared[TRIMMED_AT_SOURCE] += 1
             return True
         if kind is MISSING and self._to.is_trimmed:
-            self.found.not_compared[TRIMMED_AT_DESTINATION] += 1
+            self.result.not_compared[TRIMMED_AT_DESTINATION] += 1
             return True
         return False
 
@@ -405,11 +405,11 @@ class InOrder:
         else:
             self._note_moved(offset, partner)
 
-    def judge(self, seen: Seen) -> Found:
+    def judge(self, seen: Seen) -> PairResult:
         """Name what is left without a partner, and judge the commits."""
         while self._changed:
             self._note_changed(self._changed.popleft())
-        found, extra = self.found, self._extra.offsets
+        result, extra = self.result, self._extra.offsets
         originals = seen(self._from, extra) if extra else {}
         last_extra = -1
         for content, offsets in extra.items():
@@ -420,15 +420,15 @@ class InOrder:
                 if original is None:
                     self._judge_alone(EXTRA, (offset, offset))
                 elif self._is_outside(original, offset):
-                    found.outside += 1
+                    result.outside += 1
                 else:
-                    found.note(DUPLICATED, (self._at, original[0]), (self._there, offset))
+                    result.note(DUPLICATED, (self._at, original[0]), (self._there, offset))
         if self._extra.crowded:
             last_extra = max(last_extra, self._extra.bounds[1])
             self._judge_alone(EXTRA, self._extra.bounds, self._extra.crowded)
         self._judge_missing(seen, is_behind=last_extra <= self._last_destination)
-        found.excuse((self._source.holes, self._destination.holes))
-        return found
+        result.excuse((self._source.holes, self._destination.holes))
+        return result
 
     def _is_outside(self, original: Bounds, there: int) -> bool:
         """Whether a destination record is the copy of one outside of what was asked for.
@@ -438,7 +438,7 @@ class InOrder:
         Args:
             original: where the source has it.
         """
-        (first, last), runs, part = original, self.found.runs, self._from.range
+        (first, last), runs, part = original, self.result.runs, self._from.range
         if TIMESTAMP not in self.fields or not runs:
             return first < part.start or last >= part.end
         if there < runs[0][1]:
@@ -456,18 +456,18 @@ class InOrder:
         """
         side, other = (0, self._to) if kind is MISSING else (1, self._from)
         last_same = (self._last_source, self._last_destination)[side]
-        runs, known = self.found.runs, other.range if crowded else other.around
+        runs, known = self.result.runs, other.range if crowded else other.around
         is_before = not runs or offsets[1] < runs[0][side]
         is_after = not runs or offsets[0] > last_same
         number = max(1, crowded)
         if kind is EXTRA and offsets[0] > last_same and number <= self._hidden:
             self._hidden -= number
-            self.found.not_compared[PERHAPS_HIDDEN] += number
+            self.result.not_compared[PERHAPS_HIDDEN] += number
             return
         is_unknown = (is_before and known.start > other.low) or (is_after and known.end < other.end)
         # times lead near, unless the destination has set its own
         if is_unknown and (crowded or TIMESTAMP not in self.fields):
-            self.found.not_compared[FAR] += number
+            self.result.not_compared[FAR] += number
         else:
             self._note_alone(kind, offsets[0], number)
 
@@ -477,22 +477,22 @@ class InOrder:
         Args:
             is_behind: whether the destination has nothing of its own after the last same record.
         """
-        found, missing = self.found, self._missing.offsets
+        result, missing = self.result, self._missing.offsets
         copies = seen(self._to, missing) if missing and not self._to.is_whole else {}
         for content, offsets in missing.items():
             for offset in offsets:
                 if content in copies:
-                    found.not_compared[ELSEWHERE] += 1
+                    result.not_compared[ELSEWHERE] += 1
                 elif is_behind and offset > self._last_source:
-                    found.not_compared[BEYOND_THE_END] += 1
+                    result.not_compared[BEYOND_THE_END] += 1
                 else:
                     self._judge_alone(MISSING, (offset, offset))
         if self._missing.crowded and is_behind and self._missing.bounds[0] > self._last_source:
-            found.not_compared[BEYOND_THE_END] += self._missing.crowded
+            result.not_compared[BEYOND_THE_END] += self._missing.crowded
         elif self._missing.crowded:
             self._judge_alone(MISSING, self._missing.bounds, self._missing.crowded)
         if self._tail.records and is_behind:
-            found.not_compared[BEYOND_THE_END] += self._tail.records
+            result.not_compared[BEYOND_THE_END] += self._tail.records
         elif self._tail.records:
             self._note_alone(MISSING, self._tail.first, self._tail.records)
 
@@ -502,8 +502,8 @@ class InOrder:
         Args:
             count: returns how many records the destination has between two offsets.
         """
-        for commit in self.found.pair.commits:
-            self.found.judged.append(self._judged(commit, count))
+        for commit in self.result.pair.commits:
+            self.result.judged.append(self._judged(commit, count))
 
     def _judged(self, commit: Commit, count: Callable[[int, int], int]) -> JudgedCommit:
         judged = JudgedCommit(commit)
@@ -568,7 +568,7 @@ class _Ahead(NamedTuple):
             fields: of `Content` that are compared.
             records: of how many offsets, at most, are looked at.
         """
-        wanted = {content[fields] for content in other.contents}
+        contents = {content[fields] for content in other.contents}
         tp, head, client = self.log.topic_partition, self.side.records[0].offset, self.reader.client
         start = head
         if fields.start == TIMESTAMP:
@@ -582,13 +582,13 @@ class _Ahead(NamedTuple):
             ahead = Side(lists)
             while ahead.fill():
                 for record, content in zip(ahead.records, ahead.contents, strict=True):
-                    if content[fields] in wanted:
+                    if content[fields] in contents:
                         return int(record.offset) if record.offset > head else None
                 ahead.at = len(ahead.contents)
         return None
 
 
-def compare_in_order(readers: Readers, pair: Pair) -> Found:
+def compare_in_order(readers: Readers, pair: Pair) -> PairResult:
     """Compare two logs, and show the first difference of each kind.
 
     Raises:
@@ -616,7 +616,7 @@ def compare_in_order(readers: Readers, pair: Pair) -> Found:
                 side.at = len(side.contents)
         return places
 
-    found = comparing.judge(seen)
+    result = comparing.judge(seen)
     tp = destination.topic_partition
     comparing.judge_commits(lambda start, end: readers[1].count(OffsetRange(tp, start, end)))
-    return found
+    return result

@@ -202,7 +202,7 @@ class Example:
 
 
 @dataclass(slots=True)
-class Found:
+class PairResult:
     """What was found in a pair.
 
     Args:

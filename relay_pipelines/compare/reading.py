@@ -87,12 +87,12 @@ def last_crcs(
     client: ClusterClient, ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return the CRC of the batch before each offset, of those that the leaders have."""
-    waiting, found = {tp: end - 1 for tp, end in ends.items() if end}, {}
+    waiting, crcs = {tp: end - 1 for tp, end in ends.items() if end}, {}
     while answers := client.whole(fetch_first(client, waiting)):
         for tp, answer in answers.items():
             del waiting[tp]
-            found[tp] = next(split(answer.records)).first.crc
-    return found
+            crcs[tp] = next(split(answer.records)).first.crc
+    return crcs
 
 
 Readers = tuple[Reader, Reader]

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from relay_pipelines.audit.report import verdict_document
-from relay_pipelines.compare.pairs import KINDS, Example, Found, JudgedCommit, Log
+from relay_pipelines.compare.pairs import KINDS, Example, JudgedCommit, Log, PairResult
 from relay_pipelines.compare.result import Compared, tally
 from relay_pipelines.output import tables
 from relay_pipelines.output.formatting import count
@@ -24,12 +24,12 @@ Row = tuple[str, ...]
 def pair_rows(compared: Compared) -> list[Row]:
     """Return a row per pair: its source, its destination, and the `NUMBERS`."""
     rows: list[Row] = []
-    for found in sorted(compared.found, key=lambda found: found.pair.sources[0].range):
-        seen, there = tally(found), found.pair.destinations
+    for result in sorted(compared.results, key=lambda result: result.pair.sources[0].range):
+        seen, there = tally(result), result.pair.destinations
         to = there[0].topic_partition
         where = str(to) if len(there) == 1 else to.topic
-        numbers = seen.records, found.same, *(found.numbers[kind] for kind in KINDS)
-        rows.append((found.pair.where, where, *map(count, (*numbers, seen.unverified))))
+        numbers = seen.records, result.same, *(result.numbers[kind] for kind in KINDS)
+        rows.append((result.pair.where, where, *map(count, (*numbers, seen.unverified))))
     return rows
 
 
@@ -44,8 +44,8 @@ def group_rows(compared: Compared) -> list[Row]:
             each.commit.by,
             each.verdict,
         )
-        for found in compared.found
-        for each in found.judged
+        for result in compared.results
+        for each in result.judged
     ]
 
 
@@ -74,30 +74,30 @@ def compare_document(compared: Compared) -> Document:
         "exit_code": compared.exit_code,
         **verdict_document(compared.verdict),
         "findings": [each.document for each in compared.findings],
-        "pairs": [_pair(found) for found in compared.found],
+        "pairs": [_pair(result) for result in compared.results],
     }
 
 
-def _pair(found: Found) -> Document:
-    pair = found.pair
+def _pair(result: PairResult) -> Document:
+    pair = result.pair
     return {
         "topic": pair.topic,
         "align": str(pair.align),
         "source": [_log(log) for log in pair.sources],
         "destination": [_log(log) for log in pair.destinations],
-        "same": found.same,
-        "undecoded": found.undecoded,
-        "differences": {kind: found.numbers[kind] for kind in KINDS},
-        "changed": dict(found.changed),
-        "headers_added": dict(found.added),
-        "superseded": found.superseded,
-        "not_compared": dict(found.not_compared),
-        "untimed": found.untimed,
-        "outside": found.outside,
-        "first": {kind: _example(example) for kind, example in found.first.items()},
-        "offsets": {"runs": found.runs, "thinned": found.thinned},
-        "groups": [_judged(each) for each in found.judged],
-        "error": found.error,
+        "same": result.same,
+        "undecoded": result.undecoded,
+        "differences": {kind: result.numbers[kind] for kind in KINDS},
+        "changed": dict(result.changed),
+        "headers_added": dict(result.added),
+        "superseded": result.superseded,
+        "not_compared": dict(result.not_compared),
+        "untimed": result.untimed,
+        "outside": result.outside,
+        "first": {kind: _example(example) for kind, example in result.first.items()},
+        "offsets": {"runs": result.runs, "thinned": result.thinned},
+        "groups": [_judged(each) for each in result.judged],
+        "error": result.error,
     }
 
 

@@ -79,7 +79,7 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
     """
     span = _span(request, sides.clock.now_ms())
     with _source(sides) as source, sides.destination("compare") as destination:
-        wanted = _wanted(sides, request, source)
+        copied_to = _copied_to(sides, request, source)
         # tasks must reach the same clusters
         destination.retry(partial(destination.metadata, []))
         job = CompareJob(
@@ -90,17 +90,17 @@ def begin(sides: Sides, request: CompareRequest) -> Compared:
             request.max_bytes_per_second,
         )
         compared = Compared(sides.name, request, job)
-        there, refused_there = _topics(destination, {to.topic for to in wanted.values()})
-        here, refused = _topics(source, wanted)
-        _refuse_the_same(source, destination, wanted)
+        there, refused_there = _topics(destination, {to.topic for to in copied_to.values()})
+        here, refused = _topics(source, copied_to)
+        _refuse_the_same(source, destination, copied_to)
         compared.topic_ids = tuple(
             {topic.name: topic.topic_id for topic in side.values()} for side in (here, there)
         )
         both = readers(source, destination, request.max_bytes_per_second)
-        commits = commits_of(both, request, wanted)
+        commits = commits_of(both, request, copied_to)
         finding = _Finding(compared, both, request, commits, span)
-        sources = Counter(wanted.values())
-        for name, to in wanted.items():
+        sources = Counter(copied_to.values())
+        for name, to in copied_to.items():
             if sources[to] > 1:
                 what = f"several topics are copied to {to}, which nothing tells apart"
                 compared.unpaired.append(Finding(Kind.UNREADABLE, name, Severity.ERROR, what))
@@ -136,7 +136,7 @@ def _source(sides: Sides) -> ClusterClient:
     raise errors[0]
 
 
-def _wanted(sides: Sides, request: CompareRequest, source: ClusterClient) -> dict[str, Target]:
+def _copied_to(sides: Sides, request: CompareRequest, source: ClusterClient) -> dict[str, Target]:
     """Return the source topics, and what each is called at the destination."""
     topics = sides.mirror.topics
     allow = request.topics or topics.allow
@@ -157,11 +157,11 @@ def _wanted(sides: Sides, request: CompareRequest, source: ClusterClient) -> dic
 
 
 def _refuse_the_same(
-    source: ClusterClient, destination: ClusterClient, wanted: Mapping[str, Target]
+    source: ClusterClient, destination: ClusterClient, copied_to: Mapping[str, Target]
 ) -> None:
     if source.cluster_id != destination.cluster_id:
         return
-    for name, to in wanted.items():
+    for name, to in copied_to.items():
         if name == to.topic:
             raise ConfigError(
                 f"source and destination are one cluster, {source.cluster_id}, and {name} would"

@@ -19,7 +19,7 @@ from relay_pipelines.audit.spark_job import Tasks, json_of
 from relay_pipelines.compare.by_key import (
     GROUP_BYTES,
     ByKey,
-    KeysFound,
+    GroupsResult,
     compare_here,
     have_grown,
     merged,
@@ -33,9 +33,9 @@ from relay_pipelines.compare.pairs import (
     SHUFFLED_BYTES,
     CompareJob,
     Example,
-    Found,
     Log,
     Pair,
+    PairResult,
 )
 from relay_pipelines.compare.reading import Readers, readers
 from relay_pipelines.compare.request import Align
@@ -64,21 +64,21 @@ def readers_of(job: CompareJob) -> Iterator[Readers]:
         yield readers(source, destination, job.max_bytes_per_second)
 
 
-def compare_group(job: CompareJob, group: Sequence[Pair]) -> list[Found]:
+def compare_group(job: CompareJob, group: Sequence[Pair]) -> list[PairResult]:
     """Compare pairs; what cannot be read is in the result."""
     with readers_of(job) as both:
         return [_compared(both, pair) for pair in group]
 
 
-def _compared(both: Readers, pair: Pair) -> Found:
+def _compared(both: Readers, pair: Pair) -> PairResult:
     compare = compare_in_order if pair.align is Align.ORDER else compare_here
     try:
         return settled(lambda: compare(both, _as_it_is_now(both, pair)))
     except RelayError as error:
-        return Found(pair, error=str(error))
+        return PairResult(pair, error=str(error))
 
 
-def _of_what_is_left(compare: Callable[[], Found]) -> Found:
+def _of_what_is_left(compare: Callable[[], PairResult]) -> PairResult:
     """Return what is found, once retention deletes nothing that is still to be read."""
     for _ in range(MOST_READINGS - 1):
         with suppress(RetentionPassedError):
@@ -86,30 +86,30 @@ def _of_what_is_left(compare: Callable[[], Found]) -> Found:
     return compare()
 
 
-def settled(compare: Callable[[], Found]) -> Found:
+def settled(compare: Callable[[], PairResult]) -> PairResult:
     """Return what is found; of a compacted topic that differs, what is found twice.
 
     A cleaner removes the oldest records of a key first. If it has removed one after those before it
     were read, these are gone when they are read again.
     """
     compare = partial(_of_what_is_left, compare)
-    found, unsettled = compare(), [*KINDS]
+    result, unsettled = compare(), [*KINDS]
     for _ in range(MOST_READINGS - 1):
-        if not any(found.pair.compacts) or not found.numbers:
-            return found
-        before, found = found, compare()
+        if not any(result.pair.compacts) or not result.numbers:
+            return result
+        before, result = result, compare()
         unsettled = [
-            kind for kind in KINDS if _differences(found, kind) != _differences(before, kind)
+            kind for kind in KINDS if _differences(result, kind) != _differences(before, kind)
         ]
         if not unsettled:
-            return found
+            return result
     for kind in unsettled:
-        found.leave_open(kind, CLEANED_MEANWHILE, found.numbers[kind])
-    return found
+        result.leave_open(kind, CLEANED_MEANWHILE, result.numbers[kind])
+    return result
 
 
-def _differences(found: Found, kind: str) -> tuple[int, Example | None]:
-    return found.numbers[kind], found.first.get(kind)
+def _differences(result: PairResult, kind: str) -> tuple[int, Example | None]:
+    return result.numbers[kind], result.first.get(kind)
 
 
 def _as_it_is_now(both: Readers, pair: Pair) -> Pair:
@@ -139,10 +139,10 @@ def _as_it_is_now(both: Readers, pair: Pair) -> Pair:
     )
 
 
-COMPARE = Tasks(compare_group, list[Found])
+COMPARE = Tasks(compare_group, list[PairResult])
 
 
-def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
+def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> PairResult:
     """Compare a large topic key by key: Spark sorts its rows, and spills what memory cannot hold.
 
     Raises:
@@ -151,7 +151,7 @@ def compare_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
     return settled(lambda: _compared_keys(session, job, pair, tag))
 
 
-def _compared_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found:
+def _compared_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> PairResult:
     with readers_of(job) as both:
         pair = _as_it_is_now(both, pair)
     logs = [(side, log) for side in (0, 1) for log in pair.sides[side]]
@@ -170,8 +170,10 @@ def _compared_keys(session: Any, job: CompareJob, pair: Pair, tag: str) -> Found
     texts = spark_job.texts(session, frame, tag, f"{job.name}: compare {pair.topic}")
     with readers_of(job) as both:
         has_grown = have_grown(both, pair)
-    found = [json_of(KeysFound).validate_json(text) for text in texts]
-    return merged(found or [KeysFound(Found(pair))], has_grown)  # without a row, no task runs
+    results = [json_of(GroupsResult).validate_json(text) for text in texts]
+    return merged(
+        results or [GroupsResult(PairResult(pair))], has_grown
+    )  # without a row, no task runs
 
 
 def _read_rows(
@@ -198,5 +200,5 @@ def _as_column(some: Sequence[bytes]) -> pa.RecordBatch:
 
 def _compare_rows(pair: Pair, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     sorted_rows = (row.as_py() for batch in batches for row in batch.column(0))
-    found = ByKey(pair).compare(sorted_rows)
-    yield spark_job.text_row(json_of(KeysFound).dump_json(found).decode())
+    result = ByKey(pair).compare(sorted_rows)
+    yield spark_job.text_row(json_of(GroupsResult).dump_json(result).decode())

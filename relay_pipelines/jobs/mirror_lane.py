@@ -38,7 +38,7 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
             context.log.info("the planner requested this run: %s", waiting)
         stays = lane.window.session > 0
         copying = LaneRun(
-            *(context, lane.as_told(context.op_config), kafka, session, stop, catalog),
+            *(context, lane.with_config(context.op_config), kafka, session, stop, catalog),
             patient=not stays,
             brief=stays,
             yields=True,
@@ -57,7 +57,7 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
         prefix=lane.prefix,
         config={
             name: dg.Field([str], default_value=patterns, description="patterns of whole names")
-            for name, patterns in lane.told.items()
+            for name, patterns in lane.op_config.items()
         },
         tags={
             **naming.tags(lane.path, lane.name),

@@ -69,20 +69,20 @@ class Lane:
         return f"copy_{self.identifier}"
 
     @property
-    def told(self) -> dict[str, list[str]]:
-        """What a run of the lane is told of its topics: the configuration of its op."""
+    def op_config(self) -> dict[str, list[str]]:
+        """The configuration of its op: which topics a run of it copies."""
         return {"topics": list(self.patterns), "not_topics": list(self.foreign_patterns)}
 
-    def as_told(self, config: Mapping[str, Any]) -> "Lane":
+    def with_config(self, config: Mapping[str, Any]) -> "Lane":
         """The lane of a run with this configuration of its op; this one if it has none."""
-        told = {**self.told, **config}
-        patterns, foreign = tuple(told["topics"]), tuple(told["not_topics"])
+        topics = {**self.op_config, **config}
+        patterns, foreign = tuple(topics["topics"]), tuple(topics["not_topics"])
         return replace(self, patterns=patterns, foreign_patterns=foreign)
 
     def of_run(self, run: dg.DagsterRun) -> "Lane":
         """The lane as a run of its job was told."""
         ops: Any = run.run_config.get("ops", {})
-        return self.as_told(ops.get(self.op, {}).get("config", {}))
+        return self.with_config(ops.get(self.op, {}).get("config", {}))
 
     def belongs(self, topic: str) -> bool:
         """Whether the lane copies the topic, be it known or new."""

@@ -24,14 +24,14 @@ class Difference:
 
     Args:
         topic: at the destination.
-        wanted, there: what applies at the source and at the destination, whether a topic, its
+        here, there: what applies at the source and at the destination, whether a topic, its
             brokers or Kafka's default sets it.
         is_ours: whether this mirror has copied to the topic; other topics are never altered.
     """
 
     topic: str
     key: str
-    wanted: str
+    here: str
     there: str
     is_ours: bool
 
@@ -40,12 +40,12 @@ class Difference:
 
     @property
     def _what(self) -> str:
-        return f"{self.key}={self.there}, and the source has {self.wanted}"
+        return f"{self.key}={self.there}, and the source has {self.here}"
 
     @property
     def done(self) -> str:
         """What a run did about it."""
-        return f"{self.topic}: set {self.key}={self.wanted} as at the source; it was {self.there}"
+        return f"{self.topic}: set {self.key}={self.here} as at the source; it was {self.there}"
 
     def finding(self, *, sync: bool) -> Finding:
         """Return it with what will happen to it, or what to do.
@@ -89,7 +89,7 @@ def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str]]:
     by_topic: dict[str, dict[str, str]] = defaultdict(dict)
     for difference in differences(snapshot):
         if difference.is_ours:
-            by_topic[difference.topic][difference.key] = difference.wanted
+            by_topic[difference.topic][difference.key] = difference.here
     return by_topic
 
 
@@ -137,7 +137,7 @@ def _altered(
     keys = sorted({key for configs_of_topic in before.values() for key in configs_of_topic})
     configs = topic_configs(client, list(before), keys)
     shown = {(topic, key): each.value for topic in configs for key, each in configs[topic].items()}
-    if any(shown.get((each.topic, each.key)) != each.wanted for each in changed):
+    if any(shown.get((each.topic, each.key)) != each.here for each in changed):
         raise DestinationError(
             f"{snapshot.destination} accepted new topic configurations and does not show them"
         )

@@ -79,8 +79,8 @@ class RunRequests:
         """Runs of other lanes that were told topics of this one, before it was loaded."""
         for lane in self.lanes:
             for run in turns.sessions(self.instance, lane) if lane.name != self.lane.name else ():
-                told = lane.of_run(run)
-                if any(map(told.belongs, self.lane.topics)):
+                of_run = lane.of_run(run)
+                if any(map(of_run.belongs, self.lane.topics)):
                     yield lane, run
 
     def _request(self, waiting: str) -> dg.RunRequest:
@@ -92,7 +92,7 @@ class RunRequests:
         }
         return dg.RunRequest(
             job_name=naming.lane_job(self.lane.path, self.lane.name),
-            run_config={"ops": {self.lane.op: {"config": self.lane.told}}},
+            run_config={"ops": {self.lane.op: {"config": self.lane.op_config}}},
             tags=tags,
         )
 
@@ -100,7 +100,7 @@ class RunRequests:
         """Whether the only session of the lane ends soon, or was told other topics."""
         if len(running) > 1 or not self.lane.window.session:
             return False
-        is_other = self.lane.of_run(running[0]).told != self.lane.told
+        is_other = self.lane.of_run(running[0]).op_config != self.lane.op_config
         return is_other or self._ends_soon(running[0])
 
     def _ends_soon(self, session: dg.DagsterRun) -> bool:

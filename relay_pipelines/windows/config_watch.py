@@ -71,7 +71,7 @@ def lane_of(loaded: Settings, lane: Lane, catalog: Catalog) -> Lane | None:
         return None
     lanes = catalog.lanes(lane.mirror, mirror)
     current = next((each for each in lanes if each.name == lane.name), None)
-    return current and current.as_told(lane.told)
+    return current and current.with_config(lane.op_config)
 
 
 def _of_a_start(loaded: Settings, name: str) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from relay_pipelines.compare.pairs import (
     HIDDEN,
     TRIMMED_AT_DESTINATION,
     TRIMMED_AT_SOURCE,
-    Found,
+    PairResult,
 )
 from relay_pipelines.compare.request import Align, Place
 from relay_pipelines.compare.result import Compared
@@ -90,9 +90,9 @@ def test_what_is_the_same_is_not_decoded(sides: Clusters) -> None:
         anew = [*ODD, *RECORDS[:5]], RECORDS[5:]
         two.write(1, *anew, to=len(CODECS) + to, compression_type="gzip")
     compared = two.compare()
-    assert [found.numbers for found in compared.found] == [{}] * 10
-    assert [found.same for found in compared.found] == [records] * 10
-    assert [found.undecoded for found in compared.found] == [records] * 5 + [0] * 5
+    assert [found.numbers for found in compared.results] == [{}] * 10
+    assert [found.same for found in compared.results] == [records] * 10
+    assert [found.undecoded for found in compared.results] == [records] * 5 + [0] * 5
     assert (compared.exit_code, compared.verdict.state) == (0, State.AGREES)
 
 
@@ -105,7 +105,7 @@ def test_planted_differences(sides: Clusters) -> None:
         two.write(1, *(alike if to < len(PLANTED) else _cut(copies)), to=to)
     compared = two.compare()
     assert compared.exit_code == 4
-    for to, (found, name) in enumerate(zip(compared.found, [*PLANTED, *PLANTED], strict=True)):
+    for to, (found, name) in enumerate(zip(compared.results, [*PLANTED, *PLANTED], strict=True)):
         assert (dict(found.numbers), dict(found.not_compared)) == (PLANTED[name][1], {}), name
         missing, extra = two.multiset(to)
         assert found.numbers["missing"] + found.numbers["changed"] == missing, name
@@ -123,13 +123,13 @@ def test_headers_that_a_mirror_adds(sides: Clusters) -> None:
         1, [each._replace(timestamp=(1, 5), headers=(header, *each.headers)) for each in records]
     )
     for align in (Align.ORDER, Align.KEY):
-        (found,) = two.compare(align=align).found
+        (found,) = two.compare(align=align).results
         assert found.changed == {"timestamp, headers": 40}
         assert found.added == {"_t": 40}
     for group, there in (("exact", 20), ("skips", 40)):
         commit(sides[0], f"{two.topic}-{group}", TopicPartition(two.topic, 0), 20)
         commit(sides[1], f"{two.topic}-{group}", TopicPartition(two.topic, 0), there)
-    (found,) = two.compare(groups=f"{two.topic}-.*").found
+    (found,) = two.compare(groups=f"{two.topic}-.*").results
     assert [each.verdict for each in found.judged] == ["exact", "skips 20"]
 
 
@@ -144,7 +144,7 @@ def test_a_mirror_that_is_behind(sides: Clusters, monkeypatch: pytest.MonkeyPatc
     two.write(1, RECORDS[:30])
     compared = two.compare()
     assert (compared.exit_code, compared.verdict.state) == (1, State.AGREES)
-    assert compared.found[0].not_compared == {BEYOND_THE_END: 10}
+    assert compared.results[0].not_compared == {BEYOND_THE_END: 10}
     assert str(compared.verdict).startswith("not verified: 10 (")
     monkeypatch.setattr(in_order, "_MOST_WAITING", 4)
     monkeypatch.setattr(by_key, "_MOST_MISSING", 4)
@@ -161,7 +161,7 @@ def test_markers_and_aborted_transactions_are_no_records(sides: Clusters) -> Non
         write_transaction(sides[0], at, numbered(3, 100 + first), commit=False)
     two.write(1, RECORDS[:25], RECORDS[25:])
     compared = two.compare()
-    assert (compared.exit_code, compared.found[0].same) == (0, 40)
+    assert (compared.exit_code, compared.results[0].same) == (0, 40)
 
 
 def test_an_open_transaction_hides_what_is_not_passed(sides: Clusters) -> None:
@@ -175,7 +175,7 @@ def test_an_open_transaction_hides_what_is_not_passed(sides: Clusters) -> None:
     finally:
         sender.abort_transaction(30)
     assert (compared.exit_code, compared.tally.not_verified) == (1, {HIDDEN: 2})
-    assert (before.exit_code, before.found[0].same) == (0, 30)  # it hides nothing of that
+    assert (before.exit_code, before.results[0].same) == (0, 30)  # it hides nothing of that
 
 
 def test_copies_of_what_an_open_transaction_hides(sides: Clusters) -> None:
@@ -292,7 +292,7 @@ def test_compacted_topics(sides: Clusters, tmp_path: Path) -> None:
     for to, (here, there, _, _) in enumerate(CLEANED):
         two.write(0, here, to=to)
         two.write(1, there, to=to)
-    for found, (_, _, numbers, superseded) in zip(two.compare().found, CLEANED, strict=True):
+    for found, (_, _, numbers, superseded) in zip(two.compare().results, CLEANED, strict=True):
         assert (found.error, dict(found.numbers)) == ("", numbers), found
         assert found.superseded == superseded, found
     for asked in ("start", "until"):
@@ -340,7 +340,7 @@ def test_what_a_cleaner_has_removed(sides: Clusters, cleaned: tuple[int, ...], c
             stack.enter_context(eager(sides[side]))
             independent.configure(sides[side], ResourceType.TOPIC, two.topic, **CLEANING)
         until(partial(_is_cleaned, two, cleaned), "compaction", 60)
-    for found, (name, (_, numbers)) in zip(two.compare().found, AT_CLEANER.items(), strict=True):
+    for found, (name, (_, numbers)) in zip(two.compare().results, AT_CLEANER.items(), strict=True):
         missing, extra = two.multiset(found.pair.sources[0].topic_partition.partition)
         expected = numbers[case]
         assert (found.error, dict(found.numbers)) == ("", expected), name
@@ -366,7 +366,7 @@ def _is_cleaned(two: Two, cleaned: tuple[int, ...]) -> bool:
     return all(len(keys) == len(set(keys)) for keys in left)
 
 
-def _assert_shown(two: Two, found: Found) -> None:
+def _assert_shown(two: Two, found: PairResult) -> None:
     """The first difference names the record that was planted, as an independent reader sees it."""
     ((kind, example),) = found.first.items()
     at = found.pair.sources[0].topic_partition
@@ -401,7 +401,7 @@ def test_groups_of_another_tool(sides: Clusters) -> None:
         commit(sides[1], f"{two.topic}-{group}", at, there)
 
     def said() -> dict[str, str]:
-        (found,) = two.compare(groups=f"{two.topic}-.*").found
+        (found,) = two.compare(groups=f"{two.topic}-.*").results
         return {each.commit.group.rpartition("-")[2]: each.verdict for each in found.judged}
 
     verdicts = {
@@ -429,7 +429,7 @@ def test_a_part_of_a_topic(sides: Clusters, monkeypatch: pytest.MonkeyPatch) -> 
     assert two.only(partition=0, start=Place(offset=10), until=Place(offset=30)) == ({}, {})
     span = {"start": Place(at_ms=CREATED + 10), "until": Place(at_ms=CREATED + 30)}
     assert two.only(**span) == ({}, {})
-    (found,) = two.compare(partition=0, start=Place(offset=10), until=Place(offset=30)).found
+    (found,) = two.compare(partition=0, start=Place(offset=10), until=Place(offset=30)).results
     assert found.same == 20
     again = Two(sides)  # within the part, once more what is before it
     again.write(0, RECORDS)
@@ -441,7 +441,7 @@ def test_a_part_of_a_topic(sides: Clusters, monkeypatch: pytest.MonkeyPatch) -> 
     odd.write(0, RECORDS)
     odd.write(1, numbered(5, 90), RECORDS)
     compared = odd.compare(partition=0, start=Place(offset=10), until=Place(offset=30))
-    assert (compared.found[0].not_compared, compared.exit_code) == ({ELSEWHERE: 20}, 1)
+    assert (compared.results[0].not_compared, compared.exit_code) == ({ELSEWHERE: 20}, 1)
     monkeypatch.setattr(pairs, "_NEAR_OFFSETS", 5)
     assert two.only(partition=0, start=Place(offset=40)) == ({}, {})  # nothing
 
@@ -465,7 +465,7 @@ def test_an_hour_ago_is_one_time(sides: Clusters) -> None:
     for align in (Align.ORDER, Align.KEY):
         clock = Hurrying(CREATED + hour_ms)
         compared = two.compare(align=align, start=Place(ago_ms=hour_ms), clock=clock)
-        assert (compared.exit_code, compared.found[0].numbers) == (0, {})
+        assert (compared.exit_code, compared.results[0].numbers) == (0, {})
 
 
 def _named(two: Two) -> list[str]:
@@ -534,10 +534,10 @@ def test_a_mirror_by_mirrormaker(sides: Clusters, tmp_path: Path, *, exactly_onc
 
         def judged() -> Compared | None:
             found = compared(sides, two.topic, rename=(("(.*)", r"source.\1"),), **translated)
-            return found if len(found.found[0].judged) > 1 else None
+            return found if len(found.results[0].judged) > 1 else None
 
         both = until(judged, "a checkpoint of the group", 60, 2.0)
-    (found,) = both.found
+    (found,) = both.results
     here, there = Counter(records_of(sides[0], at)), Counter(records_of(*target))
     assert ((here - there).total(), found.numbers["missing"]) == (0, 0)
     assert found.numbers["duplicated"] == (there - here).total()
@@ -562,7 +562,7 @@ def test_in_spark(sides: Clusters, local_session: Any, monkeypatch: pytest.Monke
             patch.setattr(pairs, "SHUFFLED_BYTES", 1)
             there = each.compare(session=lambda: local_session)
             none = each.compare(session=lambda: local_session, until=Place(at_ms=5))
-        assert there.found == here.found
+        assert there.results == here.results
         assert there.exit_code == 4
         assert none.verdict.state is State.NOTHING
 
@@ -642,7 +642,7 @@ def test_a_limit_of_bytes_holds_for_all_that_is_read(
     part = {"partition": 0, "start": Place(offset=2)}
     compared = two.compare(max_bytes_per_second=10_000, clock=clock, **part)
     assert compared.exit_code == 4
-    assert compared.found[0].first["missing"].shown
+    assert compared.results[0].first["missing"].shown
     assert size_bytes > 500_000  # some of it twice
     # what comes in the first second after a pause may come at once
     assert sum(clock.waits) > size_bytes / 10_000 - 10
@@ -656,7 +656,7 @@ def test_a_group_without_a_part_in_what_is_compared(sides: Clusters) -> None:
             two.write(side, RECORDS, to=to)
         commit(sides[side], f"{two.topic}-group", TopicPartition(two.topic, 1), 3)
     asked = {"groups": f"{two.topic}-group"}
-    assert two.compare(partition=1, **asked).found[0].judged[0].verdict == "exact"
+    assert two.compare(partition=1, **asked).results[0].judged[0].verdict == "exact"
     with pytest.raises(ConfigError, match="no group has committed anything"):
         two.compare(partition=0, **asked)
 
@@ -670,7 +670,7 @@ def test_groups_that_have_read_nothing(sides: Clusters) -> None:
     for group, there in (("exact", 0), ("skips", 5)):
         commit(sides[0], f"{two.topic}-{group}", at, 0)
         commit(sides[1], f"{two.topic}-{group}", at, there)
-    (found,) = two.compare(groups=f"{two.topic}-.*").found
+    (found,) = two.compare(groups=f"{two.topic}-.*").results
     said = {each.commit.group.rpartition("-")[2]: each.verdict for each in found.judged}
     assert said == {"exact": "exact", "skips": "skips 5"}
 
@@ -683,7 +683,7 @@ def test_a_group_where_partitions_are_not_kept(sides: Clusters, align: Align) ->
         two.write(side, RECORDS)
         commit(sides[side], f"{two.topic}-group", TopicPartition(two.topic, 0), 3)
     compared = two.compare(align=align, groups=f"{two.topic}-group")
-    (found,) = compared.found
+    (found,) = compared.results
     assert (found.same, compared.exit_code) == (40, 1)
     (judged,) = found.judged
     assert judged.verdict == "not judged: records are compared by key, which maps no offsets"
@@ -698,9 +698,9 @@ def test_one_partition_where_partitions_are_not_kept(sides: Clusters) -> None:
         with pytest.raises(ConfigError, match="can be compared alone: the source has 4 partitions"):
             two.compare(partition=partition)
     compared = two.compare(partition=3, align=Align.KEY)
-    assert (compared.exit_code, compared.found) == (4, [])
+    assert (compared.exit_code, compared.results) == (4, [])
     assert "the destination has no such partition" in str(compared.findings[0])
-    (found,) = two.compare().found
+    (found,) = two.compare().results
     assert (found.same, found.numbers) == (20, {})
 
 
@@ -723,7 +723,7 @@ def test_a_part_within_records_of_one_time(sides: Clusters) -> None:
     two.write(0, records)
     two.write(1, [each._replace(timestamp=(CREATE_TIME, 5)) for each in RECORDS[:3]], records)
     compared = two.compare(partition=0, start=Place(offset=10), until=Place(offset=30))
-    assert (compared.found[0].same, compared.exit_code) == (20, 0), compared.findings
+    assert (compared.results[0].same, compared.exit_code) == (20, 0), compared.findings
     alike = Two(sides)
     for side in (0, 1):
         alike.write(side, records[:1] * 40)
@@ -740,7 +740,7 @@ def test_a_cleaner_at_work_meanwhile(sides: Clusters) -> None:
     two.write(1, [Record(b"other", b"1")])
     assert two.only() == ({"missing": 1, "extra": 1}, {})
     gone = partial(two.write, 1, [Record(b"gone", b"2")])
-    (found,) = two.compare(meanwhile=gone).found
+    (found,) = two.compare(meanwhile=gone).results
     assert (found.numbers, found.not_compared) == ({"extra": 1}, {CLEANED_MEANWHILE: 1})
 
 
@@ -840,7 +840,7 @@ def test_records_that_are_deleted_while_they_are_read(
             delete = partial(delete_before, sides[side], TopicPartition(two.topic, to), 30)
             after_first_fetch(patch, side, delete)
             compared = two.compare(align=align)
-        found = [(found.numbers, found.error) for found in compared.found]
+        found = [(found.numbers, found.error) for found in compared.results]
         assert (found, compared.exit_code) == ([({}, "")] * len(found), 1)
         assert compared.tally.not_verified == {reason: 30 * (to + 1)}
         assert compared.tally.by_content == 80 - 30 * (to + 1)
@@ -869,7 +869,7 @@ def test_a_topic_that_is_made_again_meanwhile(
 
     compared = two.compare(meanwhile=make_again)
     assert compared.exit_code == 1
-    assert "created again, meanwhile" in compared.found[0].error
+    assert "created again, meanwhile" in compared.results[0].error
 
 
 @pytest.mark.parametrize("align", [Align.ORDER, Align.KEY])
@@ -884,8 +884,8 @@ def test_times_that_the_source_sets(sides: Clusters, align: Align) -> None:
     two.write(1, copies[:9], copies[9:])
     two.write(1, RECORDS[:20], RECORDS[20:], to=1)
     compared = two.compare(align=align)
-    assert sum(found.same for found in compared.found) == 40
-    assert sum((found.changed for found in compared.found), Counter()) == {"timestamp": 40}
+    assert sum(found.same for found in compared.results) == 40
+    assert sum((found.changed for found in compared.results), Counter()) == {"timestamp": 40}
 
 
 def test_times_that_the_destination_sets(sides: Clusters) -> None:
@@ -895,12 +895,12 @@ def test_times_that_the_destination_sets(sides: Clusters) -> None:
         two.write(0, RECORDS, to=to)
         batches = [RECORDS[at : at + size] for at in range(0, len(RECORDS), size)]
         two.write(1, *batches, RECORDS[-4:], to=to)
-    for found in two.compare().found:
+    for found in two.compare().results:
         assert (found.same, found.untimed) == (40, 40)
         assert (found.numbers, found.not_compared) == ({"duplicated": 4}, {})
     part = two.compare(align=Align.KEY, start=Place(at_ms=1_700_000_000_020))
-    assert (part.exit_code, part.found[0].numbers) == (1, {})
-    assert "the destination has set the times" in part.found[0].error
+    assert (part.exit_code, part.results[0].numbers) == (1, {})
+    assert "the destination has set the times" in part.results[0].error
 
 
 def test_where_records_begin_whose_times_the_destination_sets(

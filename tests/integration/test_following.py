@@ -100,7 +100,7 @@ class Followed:
     def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:
         """Return source and destination value per key that differs."""
         return {
-            difference.key: (difference.wanted, difference.there)
+            difference.key: (difference.here, difference.there)
             for difference in topic_configs.differences(self.surveyed(**more))
         }
 
@@ -248,7 +248,7 @@ def test_what_the_destinations_brokers_would_do_to_a_copy(
         found = topic_configs.differences(followed.surveyed())
         # brokers of other versions have other defaults, which are differences, too
         changed = [each for each in found if each.key == key]
-        assert [(each.topic, each.wanted, each.there) for each in changed] == [
+        assert [(each.topic, each.here, each.there) for each in changed] == [
             (f"copy.{old}", at_source[key], value)
         ]
     finally:

@@ -15,7 +15,7 @@ from benchmarks.clusters import scan
 from benchmarks.contenders.other_mirrors import KafRelay, OtherMirror, TopicMirror
 from benchmarks.inputs import Input
 from benchmarks.values import Case
-from relay_pipelines.compare.pairs import Found
+from relay_pipelines.compare.pairs import PairResult
 from relay_pipelines.compare.request import Align
 from relay_pipelines.model import TopicPartition
 from tests.copying import KEPT, Clusters, write_transaction
@@ -47,9 +47,9 @@ def _mirrored(sides: Clusters, mirror: OtherMirror) -> tuple[str, str]:
     return topic, f"{attempt}.{topic}"
 
 
-def _found(sides: Clusters, source: str, destination: str) -> Found:
+def _found(sides: Clusters, source: str, destination: str) -> PairResult:
     """Compare, and see that the numbers are those of both multisets."""
-    (found,) = compared(sides, source, rename=((source, destination),), align=Align.KEY).found
+    (found,) = compared(sides, source, rename=((source, destination),), align=Align.KEY).results
     here, there = (
         Counter(
             record

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from relay_pipelines.compare.pairs import BEYOND_THE_END, KINDS, Found
+from relay_pipelines.compare.pairs import BEYOND_THE_END, KINDS, PairResult
 from relay_pipelines.compare.request import Align
 from relay_pipelines.model import TopicPartition
 from tests.copying import Clusters, opened
@@ -149,7 +149,7 @@ def _after(log: Sequence[tuple[int, Record]], index: int) -> int:
     return log[index - 1][0] + 1 if index else 0
 
 
-def _assert_numbers(found: Found, planted: Planted, name: str) -> None:
+def _assert_numbers(found: PairResult, planted: Planted, name: str) -> None:
     """All kinds are named with their numbers, and no others."""
     assert found.error == "", name
     numbers = {kind: found.numbers[kind] for kind in KINDS if found.numbers[kind]}
@@ -159,7 +159,7 @@ def _assert_numbers(found: Found, planted: Planted, name: str) -> None:
     assert set(found.first) == set(planted.numbers), name
 
 
-def _assert_named(two: Two, found: Found, planted: Planted, name: str) -> None:
+def _assert_named(two: Two, found: PairResult, planted: Planted, name: str) -> None:
     _assert_numbers(found, planted, name)
     to = found.pair.sources[0].topic_partition
     logs = [independent.read(two.sides[side], to) for side in (0, 1)] if found.first else []
@@ -189,8 +189,8 @@ def test_in_order(sides: Clusters) -> None:
     found = compared(sides, "|".join(two.topic for two in topics))
     assert found.exit_code == 4
     by_topic = {two.topic: two for two in topics}
-    pairs: dict[str, list[Found]] = {name: [] for name in by_topic}
-    for each in found.found:
+    pairs: dict[str, list[PairResult]] = {name: [] for name in by_topic}
+    for each in found.results:
         pairs[each.pair.topic].append(each)
     for topic, some in pairs.items():
         for each, (name, planted) in zip(some, PLANTED.items(), strict=True):
@@ -238,7 +238,7 @@ def _logs(two: Two, side: int, partitions: int) -> dict[Place, Record]:
 
 
 def _assert_named_by_key(
-    logs: Sequence[dict[Place, Record]], found: Found, planted: Planted, name: str
+    logs: Sequence[dict[Place, Record]], found: PairResult, planted: Planted, name: str
 ) -> None:
     """Each first difference is one that two multisets have, at the places that it names."""
     _assert_numbers(found, planted, name)
@@ -274,7 +274,7 @@ def test_other_partitions(sides: Clusters) -> None:
                 independent.put(sender, to, [record])
         independent.flush(sender)
     pattern = "|".join(two.topic for two in topics.values())
-    found = {each.pair.topic: each for each in compared(sides, pattern).found}
+    found = {each.pair.topic: each for each in compared(sides, pattern).results}
     for name, two in topics.items():
         each = found[two.topic]
         assert each.pair.align is Align.KEY
@@ -293,7 +293,7 @@ def test_compacted(sides: Clusters) -> None:
             records = (RECORDS, planted.records)[side]
             independent.put(sender, TopicPartition(two.topic, to), _with_keys(records))
         independent.flush(sender)
-    results = two.compare().found
+    results = two.compare().results
     for to, (found, name) in enumerate(zip(results, COMPACTED, strict=True)):
         assert found.pair.align is Align.KEY
         at = TopicPartition(two.topic, to)

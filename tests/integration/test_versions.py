@@ -169,11 +169,11 @@ def test_a_comparison_of_messages_of_an_old_format(
         two.write(each, comparing.numbered(20, 40))
     for align in (Align.ORDER, Align.KEY):
         compared = two.compare(align=align)
-        (found,) = compared.found
+        (found,) = compared.results
         assert (compared.exit_code, found.same, found.numbers) == (1, 0, {})
         assert f"message format v{int(version == '0.10.2')} (written before" in found.error
     later = two.compare(partition=0, start=Place(offset=40))
-    assert (later.exit_code, later.found[0].same) == (0, 20), later.findings
+    assert (later.exit_code, later.results[0].same) == (0, 20), later.findings
 
 
 @pytest.mark.long

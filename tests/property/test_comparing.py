@@ -23,9 +23,9 @@ from relay_pipelines.compare.pairs import (
     CLEANED_MEANWHILE,
     EXTRA,
     MISSING,
-    Found,
     Log,
     Pair,
+    PairResult,
 )
 from relay_pipelines.compare.request import Align
 from relay_pipelines.compare.tasks import settled
@@ -119,7 +119,9 @@ def pair(source: int, destination: int, align: Align) -> Pair:
     return Pair("t", (here,), (there,), align, 1)
 
 
-def assert_exact(found: Found, source: Sequence[Content], destination: Sequence[Content]) -> None:
+def assert_exact(
+    found: PairResult, source: Sequence[Content], destination: Sequence[Content]
+) -> None:
     """No difference is invented, and none is passed over."""
     here, there, numbers = Counter(source), Counter(destination), found.numbers
     alone = numbers["missing"] + numbers["changed"] + found.not_compared.total()
@@ -261,8 +263,8 @@ def test_differences_that_a_cleaner_makes_again_and_again() -> None:
     """Those that stay are differences; of the others, nobody knows."""
     numbers = itertools.count(1)
 
-    def compare() -> Found:
-        found = Found(replace(pair(9, 9, Align.KEY), compacts=(False, True)))
+    def compare() -> PairResult:
+        found = PairResult(replace(pair(9, 9, Align.KEY), compacts=(False, True)))
         found.note(MISSING, (AT, 1), None, next(numbers))
         found.note(CHANGED, (AT, 2), (AT, 2))
         return found
@@ -314,7 +316,7 @@ def test_a_topic_that_nobody_leads_stops_no_other(side: int) -> None:
     both[side].leaderless.add("b")
     with served(source=both[0], destination=both[1]):
         found = compared(fakes, "[abc]", clock=Clock())
-        assert [(each.pair.topic, each.same) for each in found.found] == [("a", 5), ("c", 5)]
+        assert [(each.pair.topic, each.same) for each in found.results] == [("a", 5), ("c", 5)]
         assert [finding.where for finding in found.unpaired] == ["b"]
         assert "it has no leader" in str(found.unpaired[0])
         assert found.exit_code == 1
@@ -324,6 +326,6 @@ def test_a_topic_that_nobody_leads_stops_no_other(side: int) -> None:
         lose = partial(both[side].leaderless.add, "b")
         with patch.object(tasks, "SystemClock", Clock):
             found = compared(fakes, "[abc]", clock=Clock(), meanwhile=lose)
-    assert [each.pair.topic for each in found.found if each.error] == ["b"]
-    assert [each.same for each in found.found] == [5, 0, 5]
+    assert [each.pair.topic for each in found.results if each.error] == ["b"]
+    assert [each.same for each in found.results] == [5, 0, 5]
     assert found.exit_code == 1

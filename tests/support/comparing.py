@@ -57,7 +57,7 @@ class Two:
 
     def only(self, **asked: Any) -> tuple[dict[str, int], dict[str, int]]:
         """Return the differences of the only pair, and what was not compared."""
-        (found,) = self.compare(**asked).found
+        (found,) = self.compare(**asked).results
         assert found.error == ""
         return (
             {kind: found.numbers[kind] for kind in KINDS if found.numbers[kind]},

@@ -126,11 +126,15 @@ class TestLoaded:
         """Whatever its code location has loaded; one that was told nothing has what is loaded."""
         before, _ = lanes_of("m", mirror(lanes=BIG), [], only={MAIN, "rest"})
         main, big, rest = lanes_of("m", mirror(lanes=BIG), [])
-        assert [lane.as_told(lane.told) for lane in (before, main, big, rest)] == [
+        assert [lane.with_config(lane.op_config) for lane in (before, main, big, rest)] == [
             *(before, main, big, rest)
         ]
-        assert main.as_told(before.told) == before
-        assert (main.as_told({}), main.belongs("big"), before.belongs("big")) == (main, False, True)
+        assert main.with_config(before.op_config) == before
+        assert (main.with_config({}), main.belongs("big"), before.belongs("big")) == (
+            main,
+            False,
+            True,
+        )
 
 
 NEW = {"new": MAIN, "bignew": "big", "new.rest": "rest", "x": "rest", "bigrest": "big"}

@@ -50,7 +50,7 @@ def run(
     told: Lane = LANE,
 ) -> None:
     """Let a run have this status now; one that has started says when."""
-    config = {"ops": {LANE.op: {"config": told.told}}}
+    config = {"ops": {LANE.op: {"config": told.op_config}}}
     started = instance.create_run_for_job(job, run_config=config, tags={**TAGS, **tags})
     if status is not DagsterRunStatus.NOT_STARTED:
         instance.report_dagster_event(DagsterEvent("PIPELINE_START", job.name), started.run_id)
@@ -137,7 +137,7 @@ def test_a_tick(instance: DagsterInstance, title: str) -> None:
         assert request is not None
         assert request.job_name == naming.lane_job("m", tick.lane.name)
         assert request.tags[naming.TAG_WAITING] == "9 records waiting"
-        assert request.run_config == {"ops": {tick.lane.op: {"config": tick.lane.told}}}
+        assert request.run_config == {"ops": {tick.lane.op: {"config": tick.lane.op_config}}}
     else:
         assert request is None
         assert re.fullmatch(expected, "; ".join(requests.remarks)), requests.remarks
