@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -184,7 +185,7 @@ class GroupsResult:
 
     pair_result: PairResult
     last: dict[int, dict[int, int]] = field(default_factory=dict)
-    ends: dict[int, tuple[float, float]] = field(default_factory=dict)
+    ends: dict[int, tuple[int, int]] = field(default_factory=dict)
     missing: list[tuple[int, int, int, int]] = field(default_factory=list)
     ended: list[tuple[int, int]] = field(default_factory=list)
     without_key: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(
@@ -192,7 +193,7 @@ class GroupsResult:
     )
     holes: list[int] = field(default_factory=lambda: [0, 0])
 
-    def reach(self, partition: int, same: float = -1, extra: float = -1) -> None:
+    def reach(self, partition: int, same: int = -1, extra: int = -1) -> None:
         """Note offsets of the destination."""
         ends = self.ends.get(partition, (-1, -1))
         self.ends[partition] = max(same, ends[0]), max(extra, ends[1])
@@ -245,7 +246,7 @@ class ByKey:
         if source != destination:
             place = self._place(first[0])
             for row in sides[1] if kind is EXTRA else ():
-                self.result.reach(row.partition, extra=math.inf)  # which ones, nobody knows
+                self.result.reach(row.partition, extra=sys.maxsize)  # which, nobody knows
             at, there = (place, None) if kind is MISSING else (None, place)
             self._total.note(kind, at, there, abs(source - destination))
 

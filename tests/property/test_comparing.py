@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from relay_pipelines.audit import comparison, undecoded_sides
 from relay_pipelines.audit.comparison import Side
+from relay_pipelines.audit.spark_job import json_of
 from relay_pipelines.compare import by_key, in_order, tasks
 from relay_pipelines.compare.alignment import KEY, changed_fields
-from relay_pipelines.compare.by_key import ByKey, merged
+from relay_pipelines.compare.by_key import ByKey, GroupsResult, merged
 from relay_pipelines.compare.in_order import InOrder, digest
 from relay_pipelines.compare.pairs import (
     BEYOND_THE_END,
@@ -207,6 +208,27 @@ def test_by_key(source: list[Content], edits: list[tuple[str, int, Content]], al
     assert (not found.numbers and not found.not_compared) == same
 
 
+def through_json(part: GroupsResult) -> GroupsResult:
+    """What the driver gets of a part from a task."""
+    codec = json_of(GroupsResult)
+    return codec.validate_json(codec.dump_json(part))
+
+
+def test_more_records_of_a_key_than_are_compared() -> None:
+    """Which of them are extra, nobody knows: the destination may end with them."""
+    rows = [
+        by_key._group((0, key, b"", ()), by_key=True)
+        + by_key._PLACE.pack(side, 0, offset)
+        + by_key._packed((0, key, b"", ()), 0)
+        for side, keys in enumerate(("aab", "aaaa"))
+        for offset, key in enumerate(letter.encode() for letter in keys)
+    ]
+    with patch.object(by_key, "_MOST_ROWS", 3):
+        parts = [ByKey(pair(3, 4, Align.KEY)).compare(sorted(rows))]
+    found = merged(list(map(through_json, parts)))
+    assert (found.numbers, found.bounded) == ({EXTRA: 2, MISSING: 1}, True)
+
+
 @pytest.mark.parametrize(
     ("copies", "missing", "beyond"),
     [
@@ -232,7 +254,8 @@ def test_a_partition_that_ends_with_records_of_its_own(
         for offset, key in enumerate(keys)
         for content in [(source.find(key), key.encode(), b"", ())]
     ]
-    found = merged([ByKey(pair(10, 10, Align.KEY)).compare(sorted(rows))])
+    parts = [ByKey(pair(10, 10, Align.KEY)).compare(sorted(rows))]
+    found = merged(list(map(through_json, parts)))
     assert found.numbers[MISSING] == missing
     assert found.numbers[EXTRA] == "".join(copies).count("X")
     assert found.not_compared[BEYOND_THE_END] == beyond
