@@ -7,6 +7,7 @@ bytes, and times in milliseconds since the Unix epoch, unless the name says othe
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache, total_ordering
@@ -237,6 +238,15 @@ class UpstreamIdentity:
     topic_id: str
     cluster_id: str
 
+    def is_one_of(self, topic_ids: Collection[str], cluster_ids: Collection[str]) -> bool:
+        """Whether it is a log of these ids; by its upstream's name, nobody knows.
+
+        Brokers before Kafka 2.8 do not report topic ids; then the cluster ids are compared.
+        """
+        if self.topic_id and any(topic_ids):
+            return self.topic_id in topic_ids
+        return bool(self.cluster_id) and self.cluster_id in cluster_ids
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerHead:
@@ -424,14 +434,8 @@ class Checkpoint:
         return replace(self, passed=tuple(dict.fromkeys((*self.passed, *passed))))
 
     def knows(self, log: UpstreamIdentity) -> bool:
-        """Whether a log was copied, or proved to hold what was; its upstream may have a new name.
-
-        Brokers before Kafka 2.8 do not report topic ids; then the cluster ids are compared.
-        """
-        ids = self.topic_ids.values()
-        if log.topic_id and any(ids):
-            return log.topic_id in ids
-        return bool(log.cluster_id) and log.cluster_id in self.cluster_ids.values()
+        """Whether a log was copied, or proved to hold what was, under whatever name."""
+        return log.is_one_of(self.topic_ids.values(), self.cluster_ids.values())
 
     @property
     def knows_any_log(self) -> bool:

@@ -12,14 +12,21 @@ import json
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from relay_pipelines.errors import ConfigError, TamperedError
 from relay_pipelines.formats import CHECKPOINTS
 from relay_pipelines.json_codec import NOT_READABLE
-from relay_pipelines.model import Checkpoint, Cluster, Intervals, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    Intervals,
+    OffsetRange,
+    TopicPartition,
+    UpstreamIdentity,
+)
 from relay_pipelines.plan.run_ends import RunEnd
 from relay_pipelines.protocol.client import ClusterClient
 
@@ -156,6 +163,7 @@ class StartRecord:
         upstream: the upstream that was asked.
         topic_ids: of the source topic, by upstream: of that one and of the others that answered; an
             empty one if an upstream does not report ids.
+        cluster_ids: by upstream.
         replay: where it ends, if it is a replay.
     """
 
@@ -166,6 +174,15 @@ class StartRecord:
     topic_ids: Mapping[str, str]
     decided_at_ms: int
     replay: ReplayRecord | None = None
+    cluster_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def is_of_another(self, log: UpstreamIdentity) -> bool:
+        """Whether the decision was made for other logs than this one, as far as is known."""
+        own = self.topic_ids.get(log.upstream), self.cluster_ids.get(log.upstream)
+        if log.upstream in self.topic_ids and not any(own):
+            return False  # the upstream was silent then
+        ids, cluster_ids = self.topic_ids.values(), self.cluster_ids.values()
+        return any([*ids, *cluster_ids]) and not log.is_one_of(ids, cluster_ids)
 
     @property
     def replay_id(self) -> str:

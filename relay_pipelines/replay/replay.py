@@ -26,7 +26,13 @@ from relay_pipelines.finding import Finding, Kind, warning
 from relay_pipelines.ledger import checkpoint
 from relay_pipelines.ledger.checkpoint import ReplayRecord, StartRecord, replay_name
 from relay_pipelines.ledger.state_table import CheckpointSnapshot, read_any_state
-from relay_pipelines.model import Checkpoint, OffsetRange, Side, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    OffsetRange,
+    Side,
+    TopicPartition,
+    UpstreamIdentity,
+)
 from relay_pipelines.output.formatting import count, format_time, plural
 from relay_pipelines.plan.blockers import copy_again
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -302,13 +308,15 @@ def _snapshot(sides: Sides, topic: str) -> ClusterSnapshot:
 def _start_record(
     request: ReplayRequest, ranges: ReplayedRanges, snapshot: ClusterSnapshot
 ) -> StartRecord:
-    upstream, policy = snapshot.upstream.name, snapshot.sides.mirror.record_policy(ranges.topic)
+    log = _log(snapshot, ranges.topic)
+    policy = snapshot.sides.mirror.record_policy(ranges.topic)
     start = StartRecord(
         mirror=snapshot.name,
         topic=ranges.topic,
         starts={each.topic_partition.partition: each.start for each in ranges.ranges},
-        upstream=upstream,
-        topic_ids={upstream: snapshot.topics[ranges.topic].metadata.topic_id},
+        upstream=log.upstream,
+        topic_ids={log.upstream: log.topic_id},
+        cluster_ids={log.upstream: log.cluster_id},
         decided_at_ms=snapshot.sides.clock.now_ms(),
         replay=ReplayRecord(
             {each.topic_partition.partition: each.end for each in ranges.ranges},
@@ -324,6 +332,11 @@ def _start_record(
     return start
 
 
+def _log(snapshot: ClusterSnapshot, topic: str) -> UpstreamIdentity:
+    topic_id = snapshot.topics[topic].metadata.topic_id
+    return UpstreamIdentity(snapshot.upstream.name, topic_id, snapshot.upstream.id)
+
+
 def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
     """Plan what is left of a replay; ranges that have ended no longer count."""
     assert start.replay is not None
@@ -335,9 +348,7 @@ def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
                 position.destination_lost, remedy=remedy, topic_partition=tp
             )
             return RunPlan(replace(snapshot, positions=[]), (), [gone], {})
-    known = start.topic_ids[start.upstream]
-    topic_id = snapshot.topics[start.topic].metadata.topic_id
-    if topic_id and known and topic_id != known:
+    if start.is_of_another(_log(snapshot, start.topic)):
         raise TopicRecreatedError(
             f"the topic {start.topic!r} was deleted and created again since the replay began",
             remedy="give another --id to replay its new records",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.ledger.checkpoint import StartRecord
 from relay_pipelines.ledger.state_table import CheckpointSnapshot
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import TopicPartition, UpstreamIdentity
 from relay_pipelines.plan.upstreams import UpstreamState
 from relay_pipelines.protocol import groups
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
@@ -66,9 +66,14 @@ def new_starts(
             tp.partition: min(max(configured.get(tp, 0), low[tp]), max(low[tp], end[tp]))
             for tp in metadata.topic_partitions
         }
-        ids = {other.name: other.topic_ids.get(topic, "") for other in others}
-        ids[upstream] = metadata.topic_id
-        records.append(StartRecord(mirror, topic, offsets, upstream, ids, now_ms))
+        logs = [*(other.log_id(topic) for other in others), _log(source, topic)]
+        ids = {log.upstream: log.topic_id for log in logs}
+        records.append(
+            StartRecord(
+                *(mirror, topic, offsets, upstream, ids, now_ms),
+                cluster_ids={log.upstream: log.cluster_id for log in logs},
+            )
+        )
     return records
 
 
@@ -92,15 +97,12 @@ def start_offsets(
         and tp not in checkpoints.checkpoints
         and tp not in copied
         and tp.partition in record.starts
-        and not _is_recreated(source, record)
+        and not record.is_of_another(_log(source, tp.topic))
     }
 
 
-def _is_recreated(source: ClusterClient, record: StartRecord) -> bool:
-    known, now = record.topic_ids, source.topic(record.topic).topic_id
-    # an upstream that was silent then has no id; one that has another name, or is new, is unknown
-    is_comparable = known.get(source.cluster.name, any(known.values()))
-    return bool(is_comparable and now) and now not in known.values()
+def _log(source: ClusterClient, topic: str) -> UpstreamIdentity:
+    return UpstreamIdentity(source.cluster.name, source.topic(topic).topic_id, source.cluster_id)
 
 
 def _configured_offsets(

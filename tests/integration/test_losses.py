@@ -310,6 +310,7 @@ def test_records_of_others_make_no_checkpoint_a_lost_one(copied: Copied) -> None
     assert read == []
 
 
+@pytest.mark.newer_kafka  # by topic ids
 def test_who_has_created_a_lost_copy_again_is_said(copied: Copied) -> None:
     """A run that copies another topic creates what is missing: nobody else has done that."""
     lost = f"topic {copied.to.topic!r}, which held the copies, "
