@@ -76,7 +76,7 @@ class RangeCopy:
         self.last_error: RelayError | None = None
         self.failing_since = -1.0  # time of the first failure after the last commit
         self.failures = 0
-        self.tries = 0  # since the last commit, and the last failure that may be another's
+        self.tries = 0  # turns since the last commit
         self.seconds = 0.0
         self.cpu_seconds = 0.0
 
@@ -284,9 +284,6 @@ class Copier:
             if waiting:
                 self._copy_one_by_one(waiting, is_careful=is_careful)
         except _TransactionBrokenError as broken:
-            together = [range_copy for range_copy in waiting if range_copy.has_sent]
-            for range_copy in together if len(together) > 1 else ():
-                range_copy.tries = 0  # which of them broke it, only a turn alone tells
             if broken.fenced is None:
                 self._transactions.fail()
             else:

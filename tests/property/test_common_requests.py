@@ -408,7 +408,8 @@ def test_an_id_that_is_not_free_stops_no_other_id() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("side", "give_up_after_ms"), [("source", 30_000), ("source", 60_000), ("destination", 60_000)]
+    ("side", "give_up_after_ms"),
+    [("source", 30_000), ("source", 60_000), ("destination", 30_000), ("destination", 60_000)],
 )
 def test_a_hanging_broker_stops_no_range_of_another_broker(
     hanging: str,
