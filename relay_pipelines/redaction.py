@@ -43,7 +43,7 @@ def hide(*secrets: str) -> None:
         spellings = {each for value in _values for each in (value, quote(value, safe=""))}
         # the longest first, because one secret may contain another
         _pattern = re.compile(
-            "|".join(_searched(each) for each in sorted(spellings, key=len, reverse=True))
+            "|".join(_searched(spelling) for spelling in sorted(spellings, key=len, reverse=True))
         )
 
 

@@ -112,7 +112,7 @@ class PartitionAudit:
     @property
     def first_difference(self) -> tuple[Comparison, Difference] | None:
         """The first difference by the source's offsets, and its chunk; None if there is none."""
-        differing = [(each, each.difference) for each in self.results if each.difference]
+        differing = [(result, result.difference) for result in self.results if result.difference]
         return min(differing, key=lambda pair: pair[0].chunk.source, default=None)
 
     @property
@@ -314,23 +314,23 @@ class Audit:
     @property
     def findings(self) -> list[Finding]:
         """What was found in its topic-partitions."""
-        return [each for partition in self.partitions.values() for each in partition.findings]
+        return [finding for partition in self.partitions.values() for finding in partition.findings]
 
     @property
     def verdict(self) -> Verdict:
         """What was found, with what it rests on; it has failed if there was nothing to look at."""
         if not self.partitions:
             return Verdict(State.FAILED, Tally())
-        seen = total(each.records_seen for each in self.partitions.values())
+        seen = total(partition.records_seen for partition in self.partitions.values())
         return judge(seen, self.findings, reads=self.level is not Level.LEDGER)
 
     def add(self, results: Iterable[Comparison | DestinationCount]) -> None:
         """Take the results of a task."""
-        for each in results:
-            if isinstance(each, Comparison):
-                self.partitions[each.chunk.source.topic_partition].results.append(each)
+        for result in results:
+            if isinstance(result, Comparison):
+                self.partitions[result.chunk.source.topic_partition].results.append(result)
             else:
-                self.partitions[each.range.topic_partition].counted.append(each)
+                self.partitions[result.range.topic_partition].counted.append(result)
 
 
 def begin(sides: Sides, request: AuditRequest) -> Audit:

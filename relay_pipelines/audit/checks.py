@@ -122,8 +122,8 @@ def write_page(
 def numbers(audit: Audit, page: Path | None = None) -> dict[str, Any]:
     """Return what Dagster plots of an audit, or of a part of it, and where its page is."""
     partitions = audit.partitions.values()
-    chunks = sum(each.copied_chunks for each in partitions)
-    compared = sum(each.compared_chunks for each in partitions)
+    chunks = sum(partition.copied_chunks for partition in partitions)
+    compared = sum(partition.compared_chunks for partition in partitions)
     seen = audit.verdict.tally
     shown: dict[str, Any] = {
         "level": str(audit.level),
@@ -131,12 +131,12 @@ def numbers(audit: Audit, page: Path | None = None) -> dict[str, Any]:
         "chunks": chunks,
         "chunks compared": compared,
         "covered (%)": round(100 * compared / chunks, 3) if chunks else 0.0,
-        "read (bytes)": sum(each.read_bytes for each in partitions),
+        "read (bytes)": sum(partition.read_bytes for partition in partitions),
         "records": seen.records,
         "compared by content (records)": seen.by_content,
         "compared by count (records)": seen.by_count,
         "not verified (records)": seen.unverified,
-        "differences": sum(each.differing for each in partitions),
+        "differences": sum(partition.differing for partition in partitions),
     }
     return shown if page is None else shown | {"page": dg.MetadataValue.path(page)}
 
@@ -295,7 +295,7 @@ def _metadata(audit: Audit, page: Path | None, config_path: str) -> dict[str, An
     shown = {"verdict": str(audit.verdict.state), **numbers(audit, page)}
     if request.level is Level.SAMPLE:
         shown |= {"share (%)": request.share, "seed": request.seed}
-    if differing := [each for each in audit.partitions.values() if each.differences]:
+    if differing := [partition for partition in audit.partitions.values() if partition.differences]:
         # a record says more than a count
         first = min(differing, key=lambda each: each.first_difference is None)
         shown |= _first_difference(first)

@@ -120,16 +120,16 @@ class CoverageMap:
             since: the source offset from which.
         """
         stretches: list[Stretch] = []
-        for each in self.stretches:
-            if OffsetKind.MISSING not in each.counts:
-                stretches.append(each)
+        for stretch in self.stretches:
+            if OffsetKind.MISSING not in stretch.counts:
+                stretches.append(stretch)
                 continue
-            first = min(max(each.start, since), each.end)
-            last = each.end if before is None else min(max(first, before), each.end)
+            first = min(max(stretch.start, since), stretch.end)
+            last = stretch.end if before is None else min(max(first, before), stretch.end)
             pieces = (
-                (each.start, first, OffsetKind.MISSING),
+                (stretch.start, first, OffsetKind.MISSING),
                 (first, last, why),
-                (last, each.end, OffsetKind.MISSING),
+                (last, stretch.end, OffsetKind.MISSING),
             )
             stretches += [_without_entry(*piece) for piece in pieces if piece[0] < piece[1]]
         return replace(self, stretches=tuple(stretches))

@@ -86,8 +86,8 @@ def mark(partition_audit: PartitionAudit) -> float | None:
 
 def _kinds(audits: Sequence[Audit]) -> list[OffsetKind]:
     """Return the kinds that occur, in the order of the pictures."""
-    partitions = [each for audit in audits for each in audit.partitions.values()]
-    kinds = {kind for each in partitions for kind in each.coverage.counts}
+    partitions = [partition for audit in audits for partition in audit.partitions.values()]
+    kinds = {kind for partition in partitions for kind in partition.coverage.counts}
     return [kind for kind in COLORS if kind in kinds]
 
 

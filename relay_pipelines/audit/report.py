@@ -84,7 +84,7 @@ def statement_document(audit: StatementAudit) -> Document:
         "mirror": audit.statement.header.mirror,
         "made_at": audit.statement.header.made_at,
         **verdict_document(audit.verdict),
-        "findings": [each.document for each in audit.findings],
+        "findings": [finding.document for finding in audit.findings],
     }
 
 
@@ -165,7 +165,7 @@ def _audited(partition_audit: PartitionAudit) -> Document:
             **dataclasses.asdict(first[1]),
         },
         "policies": list(partition_audit.policies),
-        "findings": [each.document for each in partition_audit.findings],
+        "findings": [finding.document for finding in partition_audit.findings],
     }
 
 

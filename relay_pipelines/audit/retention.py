@@ -77,7 +77,7 @@ class CleanupPolicies:
             low: where the log begins.
             log_size_bytes: returns the size of the log as it is now; None if it is not known.
         """
-        deleted = [each for each in entries if each.records and each.destination.start < low]
+        deleted = [entry for entry in entries if entry.records and entry.destination.start < low]
         for configs, where in ((self.there, ""), (self._followed, " at the source")):
             by_time = all(_is_older(configs, each, low, now_ms) for each in deleted)
             if not (by_time or _is_too_large(configs, log_size_bytes)):

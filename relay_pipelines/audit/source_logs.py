@@ -213,7 +213,7 @@ def read_destination_topics(
         others: topics to which it has copied that the ledger may not know any more.
     """
     copies = [checkpoint.copies for checkpoint in ledger.checkpoints.values() if checkpoint.copies]
-    topics = {each.topic_partition.topic for each in copies}.union(others)
+    topics = {copy.topic_partition.topic for copy in copies}.union(others)
     # after a changed name, copies are in the former topic, too
     copied = (entry for entry in ledger.own_entries if entry.records)
     topics |= {entry.to.topic for entry in copied}

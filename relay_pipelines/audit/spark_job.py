@@ -114,7 +114,7 @@ def in_spark(
     """Yield what each task finds, as soon as it does; `tag` is as of `read`."""
     now, most = spark_session.slots(session)
     slots = most or max(now, FEW_TASKS)
-    total = sum(each.size_bytes for each in parts)
+    total = sum(part.size_bytes for part in parts)
     groups = groups_of(parts, max(_LEAST_BYTES, total // (_GROUPS_PER_SLOT * slots)))
     pool = ThreadPoolExecutor(min(slots, max(1, len(groups))), tag)
     running = [pool.submit(_submit, session, job, group, tag, tasks) for group in groups]

@@ -78,7 +78,7 @@ def recount(
     count = partial(_count, client, generations, source_configs)
     since = ledger_ends or max(0, committed_since_ms - CLOCK_SKEW_MS)
     results = count(offset_ranges, _newest(client, since, offset_ranges))
-    counted = [each for each in results.values() if isinstance(each, Recount)]
+    counted = [result for result in results.values() if isinstance(result, Recount)]
     if doubtful := [each for each in counted if each.problems]:
         # others may have committed since the ledger was read, or replays before its entries
         scanned = (part.scanned for each in doubtful for part in each.counts)
@@ -210,7 +210,7 @@ def _mark_replaced(
 ) -> None:
     """Note topics that were deleted and created again, by the ids that the checkpoints have."""
     copies = (checkpoints[tp].copies for tp in counted if tp in checkpoints)
-    topics = {each.topic_partition.topic for each in copies if each and each.topic_id}
+    topics = {copy.topic_partition.topic for copy in copies if copy and copy.topic_id}
     if topics:
         there = client.retry(partial(destination_topics, client, topics))
         for tp, each in counted.items():

@@ -48,7 +48,7 @@ def asks_for(
 
 def steps_of(request: type, steps: Collection[str]) -> type[TyperCommand]:
     """Return the class of a command whose first argument is a step: `--help` after it is of it."""
-    of = {each.field: each.asked.of for each in asked_fields(request)}
+    of = {asked_field.field: asked_field.asked.of for asked_field in asked_fields(request)}
 
     class OfSteps(TyperCommand):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -60,7 +60,7 @@ def steps_of(request: type, steps: Collection[str]) -> type[TyperCommand]:
             step, params = ctx.meta.get(_STEP), super().get_params(ctx)
             if not step:
                 return params
-            return [each for each in params if step in (of.get(each.name) or (step,))]
+            return [param for param in params if step in (of.get(param.name) or (step,))]
 
     return OfSteps
 

@@ -66,7 +66,7 @@ def _compared(request: CompareRequest, mirror: str, config: Path) -> Compared:
 
 def _result(compared: Compared) -> dg.AssetCheckResult:
     numbers = {kind: sum(result.numbers[kind] for result in compared.results) for kind in KINDS}
-    lines = [str(each) for each in compared.findings if each.severity is not Severity.OK]
+    lines = [str(finding) for finding in compared.findings if finding.severity is not Severity.OK]
     tally = compared.tally
     return dg.AssetCheckResult(
         passed=not compared.exit_code,

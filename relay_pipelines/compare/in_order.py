@@ -182,7 +182,7 @@ class InOrder:
         self._tail = _Tail()
         self._both = BothSides(source, destination)
         self._is_retimed = False  # the last records differed in their times alone
-        self._marks = sorted({each.source for each in pair.commits}, reverse=True)
+        self._marks = sorted({commit.source for commit in pair.commits}, reverse=True)
         self._places: dict[int, int] = {}
         self._moves: list[tuple[int, int]] = []
         self._changed: deque[_Changed] = deque()

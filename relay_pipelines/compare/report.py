@@ -73,7 +73,7 @@ def compare_document(compared: Compared) -> Document:
         "seconds": round(compared.seconds, 3),
         "exit_code": compared.exit_code,
         **verdict_document(compared.verdict),
-        "findings": [each.document for each in compared.findings],
+        "findings": [finding.document for finding in compared.findings],
         "pairs": [_pair(result) for result in compared.results],
     }
 

@@ -101,7 +101,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         offset_ranges = [
             OffsetRange(tp, until.start(tp, begun), offset) for tp, offset in until.next.items()
         ]
-        ranges = [Range(self._cluster, each) for each in offset_ranges if len(each)]
+        ranges = [
+            Range(self._cluster, offset_range)
+            for offset_range in offset_ranges
+            if len(offset_range)
+        ]
         return split(ranges, self._at_least)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -225,7 +225,7 @@ def _is_assignment(given: Any) -> bool:
         isinstance(given, dict)
         and bool(given)
         and all(
-            isinstance(partitions, list) and all(type(each) is int for each in partitions)
+            isinstance(partitions, list) and all(type(partition) is int for partition in partitions)
             for partitions in given.values()
         )
     )

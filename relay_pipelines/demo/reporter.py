@@ -124,10 +124,12 @@ def shares_table(shares: Sequence[Share]) -> Table:
 def executors_table(executors: Sequence[Executor]) -> Table:
     """One line per executor."""
     table = _table(["worker", "executor"], ["tasks", "that ended"])
-    for each in executors:
-        state = "alive" if each.is_active else "dead"
-        style = None if each.is_active else "red"
-        table.add_row(each.worker.name, state, count(each.started), count(each.ended), style=style)
+    for executor in executors:
+        state = "alive" if executor.is_active else "dead"
+        style = None if executor.is_active else "red"
+        table.add_row(
+            executor.worker.name, state, count(executor.started), count(executor.ended), style=style
+        )
     return table
 
 

@@ -57,8 +57,8 @@ def docs(
             pages[0].add(sides, window)
 
     _each(invocation, names, one)
-    for each in pages:
-        each.write()
+    for page in pages:
+        page.write()
         messages.note(f"wrote {folder / 'index.html'}")
     return invocation.exit_code
 

@@ -51,7 +51,7 @@ class DataDocs:
         """Validate the expectations of a topic."""
         for side in Side:
             expectations = sides.mirror.expectations_of(window.topic)
-            of_side = [each for each in expectations if each.side is side]
+            of_side = [expectation for expectation in expectations if expectation.side is side]
             run = SideRun(self._session, self._config, sides, window, side)
             title = f"{sides.name}.{window.topic}.{side}"
             # what they look for must not be on the page

@@ -217,7 +217,7 @@ class SideRun:
             why = str(error)
         except Exception as error:  # noqa: BLE001 - of py4j, gRPC or the JVM, among others
             why = _shown_error(_words(str(error)), self._sample)
-        return [_unknown(each, why) for each in expectations]
+        return [_unknown(expectation, why) for expectation in expectations]
 
     def suite_of(self, expectations: Sequence[Expectation]) -> Suite:
         """Make the expectations, and that the records seen are as many as the ledger has."""
@@ -242,10 +242,10 @@ class SideRun:
                 # that it fails is known, even if the details are not
                 by_number |= {number: each for number, each in more.items() if not _error(each)}
         if problem:
-            return [_unknown(each, problem) for each in expectations]
+            return [_unknown(expectation, problem) for expectation in expectations]
         results = [
-            self._result(each, by_number.get(number), built.problems.get(number, ""))
-            for number, each in enumerate(expectations)
+            self._result(expectation, by_number.get(number), built.problems.get(number, ""))
+            for number, expectation in enumerate(expectations)
         ]
         return [replace(each, what=f"{each.what}{note}") for each in results]
 
@@ -392,7 +392,7 @@ class Suite:
             return {}
         batch = batch_definition(new_context()).get_batch({"dataframe": data})
         validated = batch.validate(chosen, result_format=result_format)
-        return {each.expectation_config.meta["relay"]: each for each in validated.results}
+        return {result.expectation_config.meta["relay"]: result for result in validated.results}
 
 
 @contextmanager

@@ -170,7 +170,9 @@ def _before_ledger(client: ClusterClient, copies: Iterable[TopicPartition]) -> V
     for hidden in every.unreadable:
         if family_of(hidden.mirror) == name:
             raise hidden.error.of(hidden.source)
-    family = [each for each in every.checkpoints if family_of(each.mirror) == name]
+    family = [
+        checkpoint for checkpoint in every.checkpoints if family_of(checkpoint.mirror) == name
+    ]
     ours = set(map(copies_of, family))
     existing = client.existing({tp.topic for tp in (*copies, *ours)})
     partitions = [  # also those without copies, into which others may write

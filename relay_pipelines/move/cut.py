@@ -213,16 +213,16 @@ class Steps:
             RelayError: the destination does not answer.
         """
         self.say(f"moving {plural(len(groups.positions), 'group')}")
-        answers = [answer for each in groups.positions for answer in each.answers]
+        answers = [answer for position in groups.positions for answer in position.answers]
         applied = apply(destination, answers, Side.DESTINATION, execute=True, backwards=False)
         refused = not_moved(applied, "there", "relay move cut")
-        names = {each.group.name for each in groups.positions}
+        names = {position.group.name for position in groups.positions}
         return tuple(sorted(names)), [*refused, *self._gone_on(groups)]
 
     def _gone_on(self, groups: Groups) -> Iterator[Finding]:
         """Yield which groups have committed something else at the source by now."""
         with group_client(self.sides, self.request) as source:
-            names = [each.group.name for each in groups.positions]
+            names = [position.group.name for position in groups.positions]
             commits, errors = group_requests.settled_commits(source, names)
         for group, error in errors.items():
             yield Finding.of(error).inside(f"group {group}")

@@ -119,7 +119,7 @@ class GroupPosition:
     @property
     def committed(self) -> dict[TopicPartition, int]:
         """What was translated, by source topic-partition."""
-        return {each.position.topic_partition: each.position.offset for each in self.answers}
+        return {answer.position.topic_partition: answer.position.offset for answer in self.answers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,14 +320,14 @@ def document(positions: Iterable[GroupPosition]) -> list[dict[str, Any]]:
     """Return groups as JSON."""
     return [
         {
-            "group": each.group.name,
-            "type": each.group.type or None,
-            "state": each.group.state or None,
-            "topic_partitions": len(each.answers),
-            "exact": sum(a.exactness == "exact" for a in each.answers),
-            "rereads": sum(a.rereads for a in each.answers),
-            "without_answer": sum(a.offset is None for a in each.answers),
-            "has_members_at_destination": each.members_there,
+            "group": position.group.name,
+            "type": position.group.type or None,
+            "state": position.group.state or None,
+            "topic_partitions": len(position.answers),
+            "exact": sum(a.exactness == "exact" for a in position.answers),
+            "rereads": sum(a.rereads for a in position.answers),
+            "without_answer": sum(a.offset is None for a in position.answers),
+            "has_members_at_destination": position.members_there,
         }
-        for each in positions
+        for position in positions
     ]

@@ -176,7 +176,7 @@ def _events(path: str, move: Move, do: MoveStep) -> Iterator[Any]:
     for line in result.lines:
         move.say(line)
     if result.exit_code:
-        raise _failure("; ".join(str(each) for each in result.findings if each.exit_code))
+        raise _failure("; ".join(str(finding) for finding in result.findings if finding.exit_code))
     metadata = {**_state(result.record), "found": dg.MetadataValue.text("\n".join(result.lines))}
     yield dg.AssetMaterialization(naming.move_asset(path), metadata=metadata)
 

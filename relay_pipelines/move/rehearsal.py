@@ -61,12 +61,16 @@ class Rehearsal:
         """What would happen now, in a line."""
         if self.record.is_cut:
             return f"now: {self.gates[-1].saw or self.gates[-1].state}"
-        answers = [answer for each in self.groups.positions for answer in each.answers]
+        answers = [answer for position in self.groups.positions for answer in position.answers]
         exact = sum(
-            all(a.exactness is Exactness.EXACT for a in each.answers)
-            for each in self.groups.positions
+            all(a.exactness is Exactness.EXACT for a in position.answers)
+            for position in self.groups.positions
         )
-        rereads = [each for each in self.groups.positions if any(a.rereads for a in each.answers)]
+        rereads = [
+            position
+            for position in self.groups.positions
+            if any(a.rereads for a in position.answers)
+        ]
         most = max((a.rereads for a in answers), default=0)
         parts = [f"{plural(exact, 'group')} exact"]
         parts += [f"{len(rereads)} re-read at most {plural(most, 'record')}"] if rereads else []
@@ -174,7 +178,10 @@ def topic_gate(snapshot: ClusterSnapshot) -> Gate:
         f"{plural(len(snapshot.positions), 'topic-partition')} of"
         f" {plural(len(snapshot.targets), 'topic')}"
     )
-    more = [fails(each.where, each.text, each.remedy) for each in topics.more_partitions(snapshot)]
+    more = [
+        fails(more_partition.where, more_partition.text, more_partition.remedy)
+        for more_partition in topics.more_partitions(snapshot)
+    ]
     return Gate("topics", saw, [*of_errors(held), *deleted, *more])
 
 
@@ -230,8 +237,8 @@ def _moved_ends(looks: Mapping[str, UpstreamLook]) -> str:
 def group_gate(groups: Groups) -> Gate:
     """Each position has an answer."""
     findings = [Finding.of(error).inside(f"group {name}") for name, error in groups.errors.items()]
-    for each in groups.positions:
-        findings += _group_findings(each)
+    for position in groups.positions:
+        findings += _group_findings(position)
     saw = f"{plural(len(groups.positions), 'group')} with commits in these topics"
     return Gate("groups", saw, findings)
 
@@ -277,7 +284,7 @@ def source_group_gate(groups: Groups, record: MoveRecord) -> Gate:
         for each in groups.positions
         if each.may_commit
     ]
-    members = sum(each.group.has_members for each in groups.positions)
+    members = sum(position.group.has_members for position in groups.positions)
     saw = f"{plural(len(groups.positions), 'group')}, {count(members)} with members at the source"
     return Gate("source groups", saw, findings)
 

@@ -40,7 +40,7 @@ def verify(sides: Sides, request: MoveRequest, record: MoveRecord) -> MoveResult
             now = read_groups(request, snapshot_of(sides, request, record))
             groups = {*record.groups}.difference(request.without_groups)
             seen = groups.difference(now.errors)
-            moved = [each for each in now.positions if each.group.name in seen]
+            moved = [position for position in now.positions if position.group.name in seen]
             answers = [answer for each in moved for answer in each.answers]
             compared = compare_records(
                 now.translation, source, destination, answers, Side.DESTINATION
@@ -65,7 +65,7 @@ def _written_here(destination: ClusterClient, mirror: Mirror, record: MoveRecord
 
 def _not_looked_at(moved: Iterable[str], now: Groups) -> Iterator[Finding]:
     """Yield the groups that have moved, and of which it is unknown how they go on."""
-    seen = {each.group.name for each in now.positions}
+    seen = {position.group.name for position in now.positions}
     for group in sorted(moved):
         where = f"group {group}"
         if error := now.errors.get(group):

@@ -156,7 +156,7 @@ def document(
     outcomes: Sequence[Outcome] = (),
 ) -> dict[str, Any]:
     """Return the answers as JSON, and what became of them."""
-    done = [{"state": str(each.state), "state_why": each.why or None} for each in outcomes]
+    done = [{"state": str(outcome.state), "state_why": outcome.why or None} for outcome in outcomes]
     documents = [_document(answer) for answer in answers]
     return {
         "mirror": name,
@@ -204,7 +204,10 @@ def table(
             "" if answer.to is None else str(answer.to),
             "" if answer.offset is None else count(answer.offset),
             "; ".join((_says(answer), *answer.notes)),
-            *(": ".join(filter(None, (each.state, each.why))) for each in outcomes[number:][:1]),
+            *(
+                ": ".join(filter(None, (outcome.state, outcome.why)))
+                for outcome in outcomes[number:][:1]
+            ),
         )
     return table
 

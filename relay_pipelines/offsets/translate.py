@@ -184,7 +184,7 @@ def look_to_leave(
     """
     if to is Side.SOURCE:
         return None
-    return look_at_source(client, mirror, {each.topic_partition for each in positions})
+    return look_at_source(client, mirror, {position.topic_partition for position in positions})
 
 
 def look_at_source(

@@ -99,7 +99,7 @@ def plan(planned: RunPlan, findings: Iterable[Finding], now_ms: int) -> Document
         ],
         "to_be_created": list(new),
         "to_grow": topics.to_grow(snapshot),
-        "findings": [each.document for each in findings],
+        "findings": [finding.document for finding in findings],
         "topics": [
             {
                 "topic": decision.topic,
@@ -131,7 +131,7 @@ def page(shown: Page) -> Document:
             "upstream": copier.upstream,
             "committed_at": format_time(copier.committed_at_ms),
         },
-        "findings": [each.document for each in shown.findings],
+        "findings": [finding.document for finding in shown.findings],
         "command": shown.command or None,
         "runbook": shown.runbook or None,
     }

@@ -28,7 +28,7 @@ def text(page: Page, relay: str = "relay") -> Iterator[str]:
         yield from _lines(("held back", where(held)))
         advice = [(f"  {word}", said) for word, said in _advice(held, relay)]
         yield from _lines(*advice)
-    yield from _lines(*_facts(page), *(("note", str(each)) for each in page.findings))
+    yield from _lines(*_facts(page), *(("note", str(finding)) for finding in page.findings))
     if page.command:
         yield from _lines(("next", _command(page.command, relay)), ("read", page.runbook))
 

@@ -47,7 +47,9 @@ def warnings(planned: RunPlan) -> list[Finding]:
         warning(Kind.LOSS_ACCEPTED, str(each.topic_partition), each.what, resumes)
         for each in snapshot.accepted
     ]
-    changed = {each.topic for each in topic_configs.differences(snapshot) if each.is_ours}
+    changed = {
+        difference.topic for difference in topic_configs.differences(snapshot) if difference.is_ours
+    }
     synced = changed if planned.snapshot.sides.mirror.topics.sync_configs else set()
     others = [
         each

@@ -38,7 +38,7 @@ def view(console: Console, relay: str, *, as_json: bool) -> Iterator[Show]:
     """
     if as_json:
         yield lambda mirrors, _: messages.json_line(
-            {"mirrors": [each.document for each in mirrors]}
+            {"mirrors": [mirror.document for mirror in mirrors]}
         )
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:

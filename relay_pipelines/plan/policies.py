@@ -51,7 +51,7 @@ def refusals(
     Args:
         policies: by source topic.
     """
-    known = [each for each in checkpoints if each.source.topic in policies]
+    known = [checkpoint for checkpoint in checkpoints if checkpoint.source.topic in policies]
     refused = {
         each.source: error
         for each in known

@@ -102,7 +102,11 @@ def record_starts(client: ClusterClient, snapshot: ClusterSnapshot) -> None:
         if is_first and committed.has_begun:
             return []
         started = {tp.topic for tp in committed.checkpoints}.union(committed.starts)
-        return [start_record(each) for each in snapshot.new_starts if each.topic not in started]
+        return [
+            start_record(new_start)
+            for new_start in snapshot.new_starts
+            if new_start.topic not in started
+        ]
 
     decide(client, start_id(snapshot.name), decision)  # one id for all topics
 

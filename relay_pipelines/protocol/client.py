@@ -196,7 +196,7 @@ class ClusterClient:
         try:
             answer = self._ask_metadata(connection, topics)
         except RetriableError as error:
-            others = [each for each in self._addresses() if each != connection.address]
+            others = [address for address in self._addresses() if address != connection.address]
             if not others or not error.waited_seconds:
                 raise
             with self.waiting_at_most(LEAST_SECONDS):  # one hangs: another one may serve

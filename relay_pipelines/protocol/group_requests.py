@@ -65,12 +65,12 @@ def group_commits(group: str, topics: Iterable[Any], error_code: int) -> GroupCo
     commits: dict[TopicPartition, CommittedOffset] = {}
     of_topic = ""
     for topic in topics:
-        for each in topic.partitions:
-            if each.error_code and not error_code:
-                error_code, of_topic = each.error_code, topic.name
-            elif each.committed_offset >= 0:
-                tp = TopicPartition(topic.name, each.partition_index)
-                commits[tp] = CommittedOffset(each.committed_offset, each.metadata or "")
+        for partition in topic.partitions:
+            if partition.error_code and not error_code:
+                error_code, of_topic = partition.error_code, topic.name
+            elif partition.committed_offset >= 0:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                commits[tp] = CommittedOffset(partition.committed_offset, partition.metadata or "")
     return GroupCommits(group, commits, error_code, of_topic)
 
 

@@ -245,7 +245,7 @@ def same_tails(one: Undecoded, first: int, other: Undecoded, there: int, count: 
         bounds = Bounds(starts[some], stops[some], copies[some], last[some])
         if not _are_same(one.data, other.data, bounds, 1 << size - 1):
             places = (some, bounds.here, bounds.there, bounds.last)
-            tails = zip(*(each.tolist() for each in places), strict=True)
+            tails = zip(*(place.tolist() for place in places), strict=True)
             is_next = one.data.startswith  # which copies nothing
             differing = (n for n, at, start, end in tails if not is_next(view[start:end], at))
             count = min(count, next(differing, count))

@@ -96,7 +96,7 @@ def plan_restores(sides: Sides) -> list[Restore]:
         for record in records:
             grouped[record.chain].append(record)
         names = sorted({sides.name, *(each for each, _ in grouped)})
-        states = {each: state.of(each, only_readable=True) for each in names}
+        states = {name: state.of(name, only_readable=True) for name in names}
         for each, of_mirror in states.items():
             for tp in of_mirror.checkpoints:
                 grouped.setdefault((each, tp), [])
@@ -358,5 +358,5 @@ def _without_copies(chain: Chain) -> int:
 def _last_copied(chain: Chain) -> LedgerEntry | None:
     """Return the newest entry with records of the newest generation; None if there is none."""
     generation = chain.records[-1].entry.generation
-    copied = [each for each in chain.entries if each.records and each.generation == generation]
+    copied = [entry for entry in chain.entries if entry.records and entry.generation == generation]
     return copied[-1] if copied else None

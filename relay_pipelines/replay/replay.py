@@ -218,7 +218,7 @@ def mirror_of_replay(replay_id: str, sides: Sides) -> Sides:
 def _read_replays(sides: Sides) -> list[tuple[StartRecord, Mapping[TopicPartition, Checkpoint]]]:
     with sides.destination() as client:
         replays = client.retry(partial(read_any_state, client)).replays(sides.name)
-    return [each for each in replays if each[0].replay is not None]
+    return [replay for replay in replays if replay[0].replay is not None]
 
 
 def _state(start: StartRecord, checkpoints: Mapping[TopicPartition, Checkpoint]) -> dict[str, Any]:

@@ -173,8 +173,12 @@ def _mark(
         snapshot = read_state(client).of(mirror, only_readable=True)
         # by the clocks of those that have committed, too
         now_ms = client.clock.now_ms()
-        commits = (each for each in snapshot.checkpoints.values() if each.run_id == run_id)
-        at_ms = max([now_ms, *(each.committed_at_ms for each in commits)])
+        commits = (
+            checkpoint
+            for checkpoint in snapshot.checkpoints.values()
+            if checkpoint.run_id == run_id
+        )
+        at_ms = max([now_ms, *(commit.committed_at_ms for commit in commits)])
         ends = with_end(snapshot.run_ends, run_id, RunEnd(deployment, at_ms, goes_on))
         return [state_record(Key(mirror, StateKind.ENDED), RunEndsRecord(mirror, ends), now_ms)]
 

@@ -124,7 +124,9 @@ class RunResult:
     @property
     def failures(self) -> list[str]:
         """One line per cause: what several topic-partitions share is said once."""
-        failed = [_error_of(each) for each in self.outcomes if each.status is not Status.DONE]
+        failed = [
+            _error_of(outcome) for outcome in self.outcomes if outcome.status is not Status.DONE
+        ]
         return list(dict.fromkeys(map(str, together([*self.errors, *failed]))))
 
     @property

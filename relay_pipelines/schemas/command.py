@@ -43,7 +43,7 @@ def run(
         if textfile is not None:
             metrics.write(textfile, name, verdicts, is_part=request.is_part)
         if as_json:
-            topics = [document(each) for each in verdicts]
+            topics = [document(verdict) for verdict in verdicts]
             messages.document({"mirror": name, **document(of_mirror), "topics": topics})
         else:
             _show(name, verdicts, of_mirror)
@@ -63,9 +63,9 @@ def _verdicts(sides: Sides, request: SchemasRequest) -> list[TopicVerdict]:
 def _show(name: str, verdicts: list[TopicVerdict], of_mirror: TopicVerdict) -> None:
     table = tables.titled(f"{name}: schemas of copied records")
     tables.add_columns(table, ("topic",), ("records", "with ids", "ids", "same"), ("verdict",))
-    for each in verdicts:
-        numbers = (each.records, each.with_ids, len(each.ids), len(each.same))
-        table.add_row(each.topic, *map(count, numbers), str(each))
+    for verdict in verdicts:
+        numbers = (verdict.records, verdict.with_ids, len(verdict.ids), len(verdict.same))
+        table.add_row(verdict.topic, *map(count, numbers), str(verdict))
     tables.show(stdout(), table)
     stdout().print(f"{name}: {of_mirror}", soft_wrap=True)
 

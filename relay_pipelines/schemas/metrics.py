@@ -26,17 +26,17 @@ def write(
         RelayError: the file cannot be read or written.
     """
     seen = {
-        each.topic: Seen(
-            bool(each.exit_code),
+        verdict.topic: Seen(
+            bool(verdict.exit_code),
             is_part,
-            each.state,
+            verdict.state,
             {
-                "same": len(each.same),
-                "differing": len(each.differing),
-                "unknown": len(each.unknown),
+                "same": len(verdict.same),
+                "differing": len(verdict.differing),
+                "unknown": len(verdict.unknown),
             },
         )
-        for each in verdicts
-        if not each.entries_gone or each.state is not State.NOTHING
+        for verdict in verdicts
+        if not verdict.entries_gone or verdict.state is not State.NOTHING
     }
     rewrite(path, NAMES, mirror, _CHECK, seen)

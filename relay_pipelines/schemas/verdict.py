@@ -164,13 +164,13 @@ class TopicVerdict:
 def total(name: str, verdicts: Sequence[TopicVerdict]) -> TopicVerdict:
     """Return the verdict on several topics; an id is one, however many topics name it."""
     all_topics = TopicVerdict(name, topics=len(verdicts))
-    for each in verdicts:
-        all_topics.records += each.records
-        all_topics.left_out += each.left_out
-        all_topics.with_ids += each.with_ids
-        all_topics.entries_gone += each.entries_gone
-        all_topics.ids += each.ids
-        all_topics.not_looked_at += each.not_looked_at
+    for verdict in verdicts:
+        all_topics.records += verdict.records
+        all_topics.left_out += verdict.left_out
+        all_topics.with_ids += verdict.with_ids
+        all_topics.entries_gone += verdict.entries_gone
+        all_topics.ids += verdict.ids
+        all_topics.not_looked_at += verdict.not_looked_at
     all_topics.problems = list(
         {problem.id: problem for v in verdicts for problem in v.problems}.values()
     )

@@ -150,7 +150,7 @@ class RunRequests:
             limit=_LAST_EVENTS,
             ascending=False,
         ).records
-        keys = (each.event_log_entry.get_dagster_event().asset_key for each in events)
+        keys = (event.event_log_entry.get_dagster_event().asset_key for event in events)
         return any(key != self.lane.windows_asset for key in keys)
 
 

@@ -171,7 +171,7 @@ class SecuritySettings(Section):
 
     def as_model(self) -> model.Security:
         """Return the value that connections take, with its secrets."""
-        values = {each.name: getattr(self, each.name) for each in fields(model.Security)}
+        values = {field.name: getattr(self, field.name) for field in fields(model.Security)}
         secrets = {
             key: value.get_secret_value()
             for key, value in values.items()

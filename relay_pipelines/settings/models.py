@@ -230,7 +230,7 @@ def _is_host_and_port(text: str) -> bool:
 def _master(value: str) -> str:
     match = re.fullmatch(_MASTER, value)
     hosts = match["hosts"].split(",") if match and match["hosts"] else ()
-    if match is None or not all("@" not in each and _is_host_and_port(each) for each in hosts):
+    if match is None or not all("@" not in host and _is_host_and_port(host) for host in hosts):
         raise expected("a Spark master such as local[*], spark://host:port")
     return value
 

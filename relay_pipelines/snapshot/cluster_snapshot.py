@@ -200,7 +200,9 @@ class ClusterSnapshot:
         return replace(
             self,
             topics={name: topic for name, topic in self.topics.items() if belongs(name)},
-            positions=[each for each in self.positions if belongs(each.topic_partition.topic)],
+            positions=[
+                position for position in self.positions if belongs(position.topic_partition.topic)
+            ],
             facts=replace(self.facts, unknown=unknown),
             selected=self.selected.only(belongs),
             new_starts=[start for start in self.new_starts if belongs(start.topic)],

@@ -248,7 +248,9 @@ class _Reading:
             raise passing[0]
         # of what a run would copy, or whose losses it would accept, it has to know these
         acted_on = {
-            each.topic_partition.topic for each in positions if each.lag or any(losses(each))
+            position.topic_partition.topic
+            for position in positions
+            if position.lag or any(losses(position))
         }
         topic_configs = self._configs(acted_on)
         hidden = {topic: why for topic, why in topic_configs.refused.items() if topic in acted_on}

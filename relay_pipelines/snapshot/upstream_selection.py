@@ -220,7 +220,11 @@ def find_divergence(
     """
     with sides.source(upstream, "divergence", sides.mirror.health_options) as client:
         client.metadata()
-        by_source = {each.source: each for each in checkpoints if client.has_leader(each.source)}
+        by_source = {
+            checkpoint.source: checkpoint
+            for checkpoint in checkpoints
+            if client.has_leader(checkpoint.source)
+        }
         ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
         for tp, committed in sorted(by_source.items()):
             if ends[tp] < committed.next_offset:

@@ -392,11 +392,11 @@ def cluster_size(session: Any) -> ClusterSize:
         return ClusterSize(0, 0, 0)
     listed = context._jsc.sc().statusStore().executorList(True)  # noqa: FBT003, SLF001
     executors = [listed.apply(number) for number in range(listed.size())]
-    others = [each for each in executors if each.id() != "driver"]
+    others = [executor for executor in executors if executor.id() != "driver"]
     return ClusterSize(
         len(others),
-        sum(each.totalCores() for each in others),
-        sum(each.maxMemory() for each in others),
+        sum(other.totalCores() for other in others),
+        sum(other.maxMemory() for other in others),
     )
 
 

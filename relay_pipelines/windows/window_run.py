@@ -68,7 +68,7 @@ class TopicReport:
     @property
     def entries(self) -> Iterator[LedgerEntry]:
         """The ledger entries of the chunks that cover the window, as its recount knows them."""
-        return chain.from_iterable(each.coverage.chunks for each in self.recounts.values())
+        return chain.from_iterable(recount.coverage.chunks for recount in self.recounts.values())
 
     @property
     def recorded(self) -> int:
@@ -127,9 +127,9 @@ class TopicReport:
         return [
             *([Finding(Kind.INCOMPLETE, "", Severity.ERROR, self.failure)] if self.failure else ()),
             *(
-                each
+                finding
                 for tp, counted in self.recounts.items()
-                for each in _findings(str(tp), counted)
+                for finding in _findings(str(tp), counted)
             ),
             *([warning(Kind.HELD_BACK, "", held)] if held else ()),
         ]
