@@ -423,15 +423,21 @@ def _name_missing(
         missing, ended, last: as of `GroupsResult`.
         not_behind: partitions of the destination that end with records of their own.
     """
+    behind = {
+        partition: {to: at for to, at in reached.items() if to not in not_behind}
+        for partition, reached in last.items()
+    }
+    unknown = math.inf if not_behind else -1
 
     def end(partition: int, to: int, of: Callable[..., float] = min) -> float:
         """Return the last source offset that a partition of the destination has, if it is behind.
 
         A key that is nowhere may be on its way to any of those that are.
         """
-        behind = {to: at for to, at in last.get(partition, {}).items() if to not in not_behind}
-        unknown = of(behind.values(), default=math.inf if not_behind else -1)
-        return math.inf if to in not_behind else behind.get(to, unknown)
+        if to in not_behind:
+            return math.inf
+        ends = behind.get(partition, {})
+        return ends[to] if to in ends else of(ends.values(), default=unknown)
 
     topic = total.pair.sources[0].topic_partition.topic
     for partition, offset, to, count in missing:
